@@ -1,1 +1,8 @@
-"""Glassloop."""
+"""Glassloop's engine: an agent that may only ask for tools, and a program that decides."""
+
+from agent.agent import Agent, Run
+from agent.limits import Limits
+from agent.policy import Policy
+from agent.record import State
+
+__all__ = ["Agent", "Limits", "Policy", "Run", "State"]

@@ -1,0 +1,592 @@
+"""An Agent: what one session owns. Its record, its limits, its policy; ask, decide, proceed, stop."""
+
+import random
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from threading import Condition
+from typing import Any, Self
+
+from agent import gateway, saved
+from agent.arguments import canonical
+from agent.audit import Audit
+from agent.errors import InvalidEdit, InvalidMessage, RunActive
+from agent.limits import Clock, Limits, SystemClock
+from agent.loop import advance, closing, end
+from agent.model import Message, Model, OnDelta, Usage
+from agent.policy import Policy
+from agent.prompt import system_prompt
+from agent.record import (
+    Approval,
+    ApprovalExpired,
+    ApprovalRequested,
+    CallAnswered,
+    CallFinished,
+    CallState,
+    Conversation,
+    Decided,
+    Event,
+    Judging,
+    MessagesRestored,
+    ReplyReceived,
+    RunEnded,
+    RunState,
+    State,
+    ToolResult,
+    ToolSwitched,
+    UserMessage,
+    fold,
+)
+from agent.store import Store
+from agent.store.memory import MemoryStore
+from agent.transcript import Window, lawful_messages, wire_messages
+from tools.base import JsonValue, Tool
+
+KNOWLEDGE = Path(__file__).resolve().parent.parent / "knowledge"
+MAX_REASON_CHARS = 500
+
+
+class RunGone(Exception):
+    """A thread brought something for a run that is over. What it brought is dropped."""
+
+
+class Agent:
+    """A guarded agent. All methods may be called from any thread; one thread works on a run at a time.
+
+    `tools` is the whole list of what a model may ask for. `store` and `audit` may be shared between
+    agents: the first filters by `owner_id`, the second hashes it. `knowledge` is the folder that
+    knowledge tools read. `jitter` (0 to 1) and `new_uid` are injected for tests.
+    """
+
+    __slots__ = (
+        "_events",
+        "_first",
+        "_worker",
+        "audit",
+        "clock",
+        "fixed_chars",
+        "jitter",
+        "knowledge",
+        "limits",
+        "lock",
+        "model",
+        "new_uid",
+        "owner_id",
+        "policy",
+        "prompt",
+        "state",
+        "store",
+        "threads",
+        "tools",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        tools: Iterable[Tool],
+        owner_id: str = "local",
+        instructions: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        store: Store | None = None,
+        audit: Audit | None = None,
+        clock: Clock | None = None,
+        knowledge: Path | None = None,
+        threads: gateway.ToolThreads | None = None,
+        jitter: Callable[[], float] = random.random,
+        new_uid: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        given = tuple(tools)
+        self.tools: Mapping[str, Tool] = {tool.name: tool for tool in given}
+        if len(self.tools) != len(given):
+            raise ValueError("Two tools have the same name.")
+        self.policy = policy or Policy()
+        self.policy.check(given)
+        self.model = model
+        self.owner_id = owner_id
+        self.limits = limits or Limits()
+        self.clock = clock or SystemClock()
+        self.store = store or MemoryStore(self.clock)
+        self.audit = audit
+        self.knowledge = knowledge or KNOWLEDGE
+        self.threads = threads or gateway.ToolThreads()
+        self.jitter = jitter
+        self.new_uid = new_uid
+        self.prompt = system_prompt(instructions)
+        self.fixed_chars = len(self.prompt.text) + sum(len(str(tool.schema)) for tool in given)
+        self.lock = Condition()
+        self.state = Conversation()
+        self._events: list[Event] = []
+        self._first = 0
+        self._worker: object | None = None
+
+    # --- what a session does ---
+
+    def ask(self, text: str, on_delta: OnDelta | None = None) -> "Run":
+        """Begin a run with the user's message and work until it ends or needs a person.
+
+        Raises `InvalidMessage` (nothing recorded) or `RunActive`. A run that still waits is ended as
+        superseded, with every open call answered.
+        """
+        text = self._checked(text)
+        with self.lock:
+            if self._worker is not None:
+                raise RunActive
+            self._expire()
+            if self.state.run and not self.state.run.ended:
+                end(self, self.state.run, State.CANCELLED, "superseded", call_code="superseded")
+            self._begin(text)
+            token = self._worker = object()
+        return self._work(token, on_delta)
+
+    def proceed(self, on_delta: OnDelta | None = None) -> "Run | None":
+        """Go on with a run once nothing is pending; otherwise change nothing. Returns the latest run."""
+        with self.lock:
+            self._expire()
+            run = self.state.run
+            if run is None or run.ended or run.pending or self._worker is not None:
+                return self.run
+            token = self._worker = object()
+        return self._work(token, on_delta)
+
+    def decide(
+        self,
+        approval_id: str,
+        digest: str,
+        *,
+        approve: bool,
+        reason: str | None = None,
+        arguments: Mapping[str, JsonValue] | None = None,
+    ) -> bool:
+        """Record a person's decision on a card; nothing runs here. True if this call decided it.
+
+        `digest` is the card's: what the person saw. `arguments` replace the card's on approval, and
+        raise `InvalidEdit` where a gate refuses them; the card stays then.
+        """
+        with self.lock:
+            self._expire()
+            call = self._asked(approval_id, digest)
+        if call is None or call.approval is None:
+            return self._ignored(approval_id)
+        edit = self._judged_edit(call, arguments) if approve and arguments is not None else None
+        run = self.run_state
+        denied = None if approve else _denied(call, _clean(reason))
+        with self.lock:
+            if self._asked(approval_id, digest) is not call:
+                return self._ignored(approval_id)
+            self.append(
+                Decided(
+                    at=self.now(),
+                    run_id=run.id,
+                    approval_id=approval_id,
+                    call_id=call.id,
+                    approve=approve,
+                    digest=edit.digest if edit else digest,
+                    arguments=edit.text if edit else None,
+                    reason=_clean(reason),
+                    result=gateway.stamped(self, denied) if denied else None,
+                )
+            )
+            self._end_if_expired(run)
+        return True
+
+    def stop(self) -> None:
+        """End the run now: every open call is answered, and the next `ask` works at once."""
+        with self.lock:
+            self._worker = None
+            if self.state.run and not self.state.run.ended:
+                end(self, self.state.run, State.CANCELLED, "cancelled")
+
+    def switch(self, tool: str, *, on: bool) -> None:
+        """Switch a tool on or off for this session, a call that waits for a person included."""
+        if tool not in self.tools:
+            raise ValueError(f"There is no tool {tool!r}.")
+        with self.lock:
+            run_id = self.state.run.id if self.state.run else ""
+            self._take(ToolSwitched(at=self.now(), run_id=run_id, tool=tool, on=on))
+
+    # --- what a session sees ---
+
+    @property
+    def run(self) -> "Run | None":
+        """The latest run, None before the first message."""
+        with self.lock:
+            return Run(self, self.state.run.id, self._first) if self.state.run else None
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The whole record."""
+        with self.lock:
+            return tuple(self._events)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The transcript as wire messages: the system message first, lawful at every moment."""
+        with self.lock:
+            view = Window(0, len(self.state.transcript), 0)
+            return wire_messages(self.prompt.text, self.state.transcript, view, None)
+
+    @property
+    def is_working(self) -> bool:
+        return self._worker is not None
+
+    # --- keeping and bringing back ---
+
+    def dump(self) -> dict[str, Any]:
+        """The record as JSON values, for `load`. Reasoning and vendor fields are left out."""
+        with self.lock:
+            events = list(self._events)
+        return saved.dump(self.owner_id, events)
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any], **settings: Any) -> Self:
+        """An agent with a saved record, under the settings of the constructor; nothing runs.
+
+        A card comes back undecided under a new id, an approved call that had not run too. A run that
+        was being worked on is ended as abandoned. Raises ValueError for another owner's record, or
+        where the data is no record.
+        """
+        agent = cls(**settings)
+        for event in saved.load(agent.owner_id, data):
+            agent._add(event)
+        agent._take_up()
+        return agent
+
+    def restore_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Begin with a transcript from elsewhere, before the first message.
+
+        A leading system message is replaced by ours. Raises ValueError where the messages are not
+        lawful; no approval, run or effect comes with them.
+        """
+        lawful = lawful_messages(messages)
+        with self.lock:
+            if self._events:
+                raise ValueError("Messages can be restored before the first message only.")
+            self._take(MessagesRestored(at=self.now(), run_id="", messages=lawful))
+
+    # --- what the run, the loop and the gateway use ---
+
+    def events_of(self, run_id: str, first: int) -> list[Event]:
+        """The events of one run, which begins at this place of the record."""
+        with self.lock:
+            return [event for event in self._events[first:] if event.run_id == run_id]
+
+    def now(self) -> float:
+        """Seconds since the epoch that never go back."""
+        return self.clock.steady_s()
+
+    def timestamp(self) -> str:
+        return self.clock.now().isoformat(timespec="milliseconds")
+
+    def new_id(self, kind: str) -> str:
+        return f"{kind}-{self.new_uid()}"
+
+    @property
+    def run_state(self) -> RunState:
+        if self.state.run is None:
+            raise ValueError("There is no run yet.")
+        return self.state.run
+
+    def offered_tools(self) -> list[Tool]:
+        off = self.state.switched_off
+        return [t for name, t in self.tools.items() if name not in off and name not in self.policy.disabled]
+
+    def require(self, run: RunState) -> None:
+        """Raise `RunGone` unless this run is the one at hand, and goes on. Call it under the lock."""
+        if run is not self.state.run or run.ended:
+            raise RunGone
+
+    def append(self, event: Event) -> None:
+        """Append an event of the run at hand: the only way anything becomes true."""
+        with self.lock:
+            run = self.state.run
+            if run is None or run.id != event.run_id or run.ended:
+                raise RunGone
+            self._take(event)
+
+    def pause(self, run: RunState, seconds: float) -> None:
+        """Wait, or until the run ends."""
+        until = self.now() + seconds
+        with self.lock:
+            while not run.ended and (left := until - self.now()) > 0:
+                self.clock.wait(self.lock, left)
+
+    def audit_line(self, run: RunState | None, **fields: Any) -> None:
+        """Write one line to the audit: who, which run, which model and prompt, and these fields."""
+        if self.audit is None:
+            return
+        self.audit.write(
+            {
+                "timestamp": self.timestamp(),
+                "run_id": run.id if run else None,
+                "user_id_hash": self.audit.keyed(self.owner_id),
+                "state": run.state if run else None,
+                "model_version": self.model.name,
+                "prompt_version": self.prompt.version,
+                **fields,
+            }
+        )
+
+    # --- inside ---
+
+    def _add(self, event: Event) -> None:
+        if isinstance(event, UserMessage):
+            self._first = len(self._events)
+        self._events.append(event)
+        fold(self.state, event)
+
+    def _take(self, event: Event) -> None:
+        self._add(event)
+        if self.audit is not None:
+            self.audit_line(self.state.run, **_audited(event, self.audit))
+        self.lock.notify_all()
+
+    def _begin(self, text: str) -> None:
+        self._take(UserMessage(at=self.now(), run_id=self.new_id("run"), text=text))
+
+    def _work(self, token: object, on_delta: OnDelta | None) -> "Run":
+        run, first = self.run_state, self._first
+        try:
+            while self._goes_on(token, run, advance(self, run, on_delta)):
+                pass
+        except RunGone:
+            self.audit_line(run, event="late_result_dropped")
+        except Exception as fault:  # noqa: BLE001
+            # A fault of our own: the run still ends under a name, with every call answered.
+            self.audit_line(run, event="internal_error", error_type=type(fault).__name__)
+            self._end_if_current(run, State.FAILED, "internal_error")
+        except BaseException:
+            # Ctrl-C or an exiting interpreter: nothing stays open behind it.
+            self._end_if_current(run, State.CANCELLED, "cancelled")
+            raise
+        finally:
+            self._release(token)
+        return Run(self, run.id, first)
+
+    def _goes_on(self, token: object, run: RunState, moved: bool) -> bool:
+        """Whether the thread keeps the run. It looks for cards and lets go under one hold of the lock:
+        a decision is either seen by it, or left to `proceed`."""
+        with self.lock:
+            if moved or not (run.ended or run.pending):
+                return True
+            self._release(token)
+            return False
+
+    def _release(self, token: object) -> None:
+        with self.lock:
+            if self._worker is token:
+                self._worker = None
+
+    def _end_if_current(self, run: RunState, state: State, code: str) -> None:
+        with self.lock:
+            if run is self.state.run and not run.ended:
+                end(self, run, state, code)
+
+    def _checked(self, text: str) -> str:
+        if not text.strip():
+            raise InvalidMessage("Write a message first.")
+        if len(text) > self.limits.max_message_chars:
+            raise InvalidMessage(
+                f"The message has {len(text)} characters; at most {self.limits.max_message_chars} fit."
+            )
+        if _surrogates(text):
+            raise InvalidMessage("The message holds a character that is not text.")
+        return text
+
+    def _expire(self) -> None:
+        run = self.state.run
+        if run is None or run.ended:
+            return
+        now = self.now()
+        for call in list(run.in_phase("asked")):
+            if call.approval and call.approval.expires_at <= now:
+                result = gateway.failed(call.call.name, "expired", "Nobody decided in time. It was not done.")
+                self.append(
+                    ApprovalExpired(
+                        at=now,
+                        run_id=run.id,
+                        approval_id=call.approval.id,
+                        call_id=call.id,
+                        result=gateway.stamped(self, result),
+                    )
+                )
+        self._end_if_expired(run)
+
+    def _end_if_expired(self, run: RunState) -> None:
+        if run.expired and not run.pending and not run.ended:
+            end(self, run, State.FAILED, "approval_expired")
+
+    def _asked(self, approval_id: str, digest: str) -> CallState | None:
+        for call in self.state.run.in_phase("asked") if self.state.run else ():
+            if call.approval and (call.approval.id, call.approval.digest) == (approval_id, digest):
+                return call
+        return None
+
+    def _ignored(self, approval_id: str) -> bool:
+        self.audit_line(self.state.run, event="decision_ignored", approval_id=_clean(approval_id))
+        return False
+
+    def _judged_edit(self, call: CallState, edited: Mapping[str, JsonValue]) -> gateway.Reading:
+        """Judge the edited form at the gates that look at arguments, at no charge."""
+        try:
+            text = canonical(dict(edited))
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidEdit("bad_json", "The edited arguments are not JSON.") from None
+        read = gateway.read(gateway.with_arguments(call.call, text), self.tools, self.limits)
+        view = gateway.view_of(self, self.run_state, call, read)
+        outcome = gateway.judge(call.call, view, gateway.JUDGED_ON_EDIT).outcome
+        if isinstance(outcome, gateway.Answer):
+            error = outcome.result.error
+            code, message = (error.code, error.message) if error else ("repeat_limit", "This was done before.")
+            raise InvalidEdit(code, message, read.faults)
+        if isinstance(outcome, gateway.Wait):
+            raise InvalidEdit("repeat_limit", "The same is already waiting on another card.")
+        return read
+
+    def _take_up(self) -> None:
+        """Bring a loaded run back to a person, or end it: what was being worked on is not taken up."""
+        run = self.state.run
+        if run is None or run.ended:
+            return
+        if run.waiting_since is None:
+            answers = tuple(
+                (call.id, gateway.aftermath(self, run, call) or closing(self, call, "cancelled"))
+                for call in run.open
+                if call.result is None
+            )
+            self.append(
+                RunEnded(
+                    at=self.now(),
+                    run_id=run.id,
+                    state=State.CANCELLED,
+                    code="abandoned",
+                    answer=None,
+                    usage=run.usage,
+                    answers=answers,
+                )
+            )
+            return
+        self._expire()
+        for call in list(run.in_phase("asked", "approved")) if not run.ended else ():
+            gateway.ask_again(self, run, call)
+
+
+class Run:
+    """A view of one run: it follows the record, and holds nothing itself."""
+
+    __slots__ = ("_agent", "_first", "id")
+
+    def __init__(self, agent: Agent, run_id: str, first: int) -> None:
+        self._agent = agent
+        self._first = first
+        self.id = run_id
+
+    @property
+    def events(self) -> list[Event]:
+        return self._agent.events_of(self.id, self._first)
+
+    @property
+    def state(self) -> State:
+        live = self._live()
+        return live.state if live else self._end().state
+
+    @property
+    def end_code(self) -> str | None:
+        live = self._live()
+        return live.end_code if live else self._end().code
+
+    @property
+    def answer(self) -> str | None:
+        live = self._live()
+        return live.answer if live else self._end().answer
+
+    @property
+    def usage(self) -> Usage:
+        live = self._live()
+        return live.usage if live else self._end().usage
+
+    @property
+    def pending(self) -> list[Approval]:
+        """The cards that wait for a person, in call order."""
+        with self._agent.lock:
+            live = self._live()
+            return live.pending if live and not live.ended else []
+
+    @property
+    def evidence(self) -> list[str]:
+        """What an answer can rest on: the results that say ok, such as tool:add:call-001."""
+        return [
+            f"tool:{event.result.tool_name}:{event.call_id}"
+            for event in self.events
+            if isinstance(event, CallFinished | CallAnswered) and event.result.ok
+        ]
+
+    def wait(self, after: int, timeout_s: float = 1.0) -> list[Event]:
+        """The run's events past the first `after`; none on timeout, and at once when it has ended."""
+        with self._agent.lock:
+            self._agent.lock.wait_for(lambda: len(self.events) > after or self._over(), timeout_s)
+            return self.events[after:]
+
+    def _live(self) -> RunState | None:
+        run = self._agent.state.run
+        return run if run and run.id == self.id else None
+
+    def _over(self) -> bool:
+        live = self._live()
+        return live is None or live.ended
+
+    def _end(self) -> RunEnded:
+        return next(event for event in reversed(self.events) if isinstance(event, RunEnded))
+
+
+def _denied(call: CallState, reason: str | None) -> ToolResult:
+    return gateway.failed(
+        call.call.name, "denied", "A person denied this call. It was not done.", reason=reason
+    )
+
+
+def _clean(text: str | None) -> str | None:
+    """A person's words as they are recorded: bounded, and text in any encoding."""
+    if not text or not text.strip():
+        return None
+    return text.strip()[:MAX_REASON_CHARS].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _surrogates(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _audited(event: Event, audit: Audit) -> dict[str, Any]:
+    """The fields of an event's audit line: names, codes and keyed digests, no words of anybody."""
+    line: dict[str, Any] = {"event": event.kind}
+    match event:
+        case Judging():
+            line |= {"call_id": event.call_id, "arguments_digest": audit.keyed(event.digest)}
+            line["policy_result"] = event.verdicts[-1].outcome if event.verdicts else None
+        case CallFinished() | ApprovalExpired():
+            line["call_id"] = event.call_id
+        case Decided():
+            line |= {"call_id": event.call_id, "approval_id": event.approval_id}
+            line |= {"decision": "approved" if event.approve else "denied"}
+            line["arguments_digest"] = audit.keyed(event.digest)
+        case ReplyReceived():
+            line["latency_ms"] = event.elapsed_ms
+        case RunEnded():
+            line["error_code"] = event.code
+        case _:
+            pass
+    if isinstance(event, ApprovalRequested):
+        line |= {"approval_id": event.approval.id, "decision": "requested", "tool_name": event.approval.tool}
+    if isinstance(event, CallAnswered | CallFinished | ApprovalExpired):
+        line |= _audited_result(event.result, audit)
+    return line
+
+
+def _audited_result(result: ToolResult, audit: Audit) -> dict[str, Any]:
+    return {
+        "tool_name": result.tool_name if result.code != "tool_not_allowed" else None,
+        "result_digest": audit.keyed(canonical(result.result)) if result.ok else None,
+        "latency_ms": result.elapsed_ms,
+        "error_code": result.code,
+    }

@@ -1,0 +1,130 @@
+"""Tool-call arguments: one strict reader, one canonical form, one digest.
+
+`json.loads` alone would take the last of two equal keys, turn 1e999 into infinity, accept NaN and
+fail on deep nesting with a RecursionError. Each of these would let a person approve something other
+than what runs, so each is refused here, before anything else looks at the arguments.
+"""
+
+import hashlib
+import json
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+from agent.limits import Limits
+from tools.base import JsonValue
+
+EXCERPT_CHARS = 40
+
+# An unclosed string matches to the end of the text, so the scan stays linear on hostile input.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class BadJson(Exception):
+    """Arguments that are not one strict JSON object. The text says what is wrong, and where."""
+
+
+DEFAULTS = Limits()
+
+
+def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
+    """Read one strict JSON object: integral numbers as int, others as Decimal. Raises `BadJson`."""
+    if len(raw) > limits.max_arguments_chars:
+        raise BadJson(f"The arguments have {len(raw)} characters; at most {limits.max_arguments_chars} fit.")
+    if _depth(raw) > limits.max_arguments_depth:
+        raise BadJson(f"The arguments are nested deeper than {limits.max_arguments_depth} levels.")
+    try:
+        value = json.loads(
+            raw, parse_float=_number, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys
+        )
+    except json.JSONDecodeError as error:
+        raise BadJson(_where(raw, error)) from None
+    except ValueError:  # an integer of more digits than Python converts
+        raise BadJson("A number in the arguments has too many digits.") from None
+    if not isinstance(value, dict):
+        raise BadJson("The arguments must be one JSON object, such as {}.")
+    try:
+        canonical(value).encode()
+    except UnicodeEncodeError:
+        raise BadJson("The arguments hold half of a surrogate pair, which is not text.") from None
+    return value  # pyright: ignore[reportUnknownVariableType]  # the hook above types its values
+
+
+def as_sent(raw: str | dict[str, Any] | None) -> str:
+    """Arguments as they stand in the history: the canonical text, or {} for what cannot be read."""
+    try:
+        return canonical(parse(raw if isinstance(raw, str) else canonical(raw)))
+    except (BadJson, ValueError):
+        return "{}"
+
+
+def canonical(value: JsonValue, *, sort_keys: bool = True) -> str:
+    """JSON text of a value: sorted keys, no blanks, Decimals as exact numbers. NaN raises ValueError."""
+    try:
+        return json.dumps(
+            value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+    except TypeError:
+        return _with_decimals(value, sort_keys)
+
+
+def digest(tool: str, content: str) -> str:
+    """SHA-256 of a tool's name and the content of a call, in hex."""
+    return hashlib.sha256(f"{tool}\n{content}".encode(errors="surrogatepass")).hexdigest()
+
+
+def _with_decimals(value: Any, sort_keys: bool) -> str:
+    if isinstance(value, dict):
+        pairs = sorted(value.items()) if sort_keys else value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+        inside = ",".join(f"{json.dumps(k, ensure_ascii=False)}:{canonical(v, sort_keys=sort_keys)}" for k, v in pairs)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # noqa: E501
+        return "{" + inside + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(canonical(v, sort_keys=sort_keys) for v in value) + "]"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, Decimal) and value.is_finite():
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _depth(raw: str) -> int:
+    depth = deepest = 0
+    for match in _STRING_OR_BRACKET.finditer(raw):
+        character = match[0][0]
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def _number(text: str) -> int | Decimal:
+    try:
+        if not math.isfinite(float(text)):
+            raise BadJson(f"The number {text[:EXCERPT_CHARS]} is too large.")
+        number = Decimal(text)
+    except ArithmeticError:
+        raise BadJson(f"The number {text[:EXCERPT_CHARS]} cannot be read.") from None
+    # A tiny number with a huge exponent is not integral; asking Decimal would build a huge integer.
+    if number.adjusted() < 0:
+        return number if number else 0
+    return int(number) if number == number.to_integral_value() else number
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise BadJson(f"{name} is not JSON.")
+
+
+def _unique_keys(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise BadJson(f"The key {twice[:EXCERPT_CHARS]!r} stands twice in one object.")
+    return found
+
+
+def _where(raw: str, error: json.JSONDecodeError) -> str:
+    near = raw[max(0, error.pos - EXCERPT_CHARS // 2) : error.pos + EXCERPT_CHARS // 2]
+    return f"Not valid JSON at character {error.pos}: {error.msg}, near {near!r}."

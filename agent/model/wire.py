@@ -1,0 +1,519 @@
+"""The tolerant reader: what real servers send, read into one Reply.
+
+Pure functions over decoded JSON. Each deviation that is tolerated leaves a note of `Quirk`; what cannot
+be read as an answer raises `ModelError`. The strict writer is `agent.transcript`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, cast
+
+from agent.errors import ModelError
+from agent.model import Reply, Usage, WireCall
+from agent.model.failures import answered_error, protocol_error
+
+Notes = dict[str, None]
+"""An ordered set of wire notes."""
+
+
+class Quirk(StrEnum):
+    """Every deviation that is read over, by the note it leaves."""
+
+    CONTENT_PARTS = "content came as a list of parts"
+    CONTENT_PART_DROPPED = "a content part that is not text was dropped"
+    CALLS_EMPTY = "tool_calls was there but empty"
+    ID_MISSING = "a tool call came without an id"
+    ID_NOT_TEXT = "a tool call id was not a text"
+    NAME_MISSING = "a tool call came without a name"
+    FUNCTION_MISSING = "a tool call came without its function"
+    ARGUMENTS_OBJECT = "arguments came as an object, not as a text"
+    ARGUMENTS_NULL = "arguments came as null or not at all"
+    ARGUMENTS_OTHER = "arguments came as another JSON value, kept as its text"
+    ARGUMENTS_MIXED = "arguments came as text and object in turn"
+    CALL_EXTRA = "vendor fields of a tool call were dropped"
+    LEGACY_CALL = "a legacy function_call was not run: it is not supported"
+    FINISH_MISSING = "finish_reason was missing"
+    FINISH_NOT_TEXT = "finish_reason was not a text"
+    FINISH_MISMATCH = "finish_reason does not say tool_calls although calls are there"
+    FINISH_WITHOUT_CALLS = "finish_reason says tool_calls although no call is there"
+    CHOICES_EXTRA = "more than one choice: the first was used"
+    USAGE_MISSING = "usage was missing"
+    USAGE_UNREADABLE = "usage could not be read"
+    VENDOR_FIELDS = "vendor fields are kept for this run only"
+    SURROGATE = "lone surrogates were replaced"
+    INDEX_MISSING = "a streamed call came without an index"
+    INDEX_START = "the index of streamed calls does not start at 0"
+    INDEX_ORDER = "streamed calls came out of order"
+    INDEX_REPEATED = "streamed calls share one index"
+    NAME_PIECES = "a tool name came in pieces"
+    DELTA_MESSAGE = "a whole message came inside a stream"
+    DONE_MISSING = "the stream ended without [DONE]"
+
+
+MAX_CALLS = 1000
+"""Calls of one stream. Each piece is looked up among them, so their number is bounded."""
+
+_OWN_FIELDS = frozenset({"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call"})
+_CALL_FIELDS = frozenset({"index", "id", "type", "function"})
+
+
+def read_message(body: object) -> Reply:
+    """Read a whole chat completion. `ModelError` where it holds an error or no message."""
+    answer = _object(body, "an answer that is not a JSON object")
+    _refuse_error(answer)
+    choices = _choices(answer)
+    notes: Notes = {}
+    if len(choices) > 1:
+        notes[Quirk.CHOICES_EXTRA] = None
+    choice = _object(choices[0], "a choice that is not an object")
+    finish_reason = _finish_reason(choice.get("finish_reason"), notes)
+    usage = _usage(answer.get("usage"), notes)
+    return _checked_finish(_read(choice.get("message"), finish_reason, usage, notes))
+
+
+def read_assistant(message: object, finish_reason: str | None = None, usage: Usage | None = None) -> Reply:
+    """Read a bare assistant message, as it stands inside a completion."""
+    return _read(message, finish_reason, usage, {})
+
+
+def _read(message: object, finish_reason: str | None, usage: Usage | None, notes: Notes) -> Reply:
+    fields = _object(message, "a choice without a message")
+    if fields.get("function_call") is not None:
+        notes[Quirk.LEGACY_CALL] = None
+    text, refused = _content(fields.get("content"), notes)
+    refusal = _text(fields.get("refusal"), "refusal") or refused
+    extra = {name: value for name, value in fields.items() if name not in _OWN_FIELDS and value is not None}
+    return _reply(text, refusal, _calls(fields, notes), extra, finish_reason, usage, notes)
+
+
+def _reply(
+    text: str,
+    refusal: str,
+    calls: tuple[WireCall, ...],
+    extra: Mapping[str, Any],
+    finish_reason: str | None,
+    usage: Usage | None,
+    notes: Notes,
+) -> Reply:
+    if extra:
+        notes[Quirk.VENDOR_FIELDS] = None
+    return Reply(
+        text=_clean(text, notes) or None,
+        calls=calls,
+        usage=usage,
+        finish_reason=finish_reason,
+        refusal=_clean(refusal, notes) or None,
+        extra={_clean(name, notes): _clean_value(value, notes) for name, value in extra.items()},
+        notes=tuple(str(note) for note in notes),
+    )
+
+
+def _checked_finish(reply: Reply) -> Reply:
+    """Note a finish_reason that contradicts the calls. `length` and `content_filter` speak for themselves."""
+    note = None
+    if reply.calls and reply.finish_reason in (None, "stop"):
+        note = Quirk.FINISH_MISMATCH
+    elif not reply.calls and reply.finish_reason == "tool_calls":
+        note = Quirk.FINISH_WITHOUT_CALLS
+    if note is None:
+        return reply
+    return replace(reply, notes=(*reply.notes, str(note)))
+
+
+# --- parts of a message ---
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return cast(dict[str, Any], value)
+    raise protocol_error(what)
+
+
+def _list(value: object, what: str) -> list[Any]:
+    if isinstance(value, list):
+        return cast(list[Any], value)
+    raise protocol_error(what)
+
+
+def _text(value: object, field: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise protocol_error(f"a {field} that is not a text")
+
+
+def _refuse_error(answer: Mapping[str, Any]) -> None:
+    error = answer.get("error")
+    if error:
+        raise answered_error(error)
+
+
+def _choices(answer: Mapping[str, Any]) -> list[Any]:
+    choices = _list(answer.get("choices"), "an answer without choices")
+    if not choices:
+        raise protocol_error("an answer without choices")
+    return choices
+
+
+def _finish_reason(value: object, notes: Notes) -> str | None:
+    if isinstance(value, str) and value:
+        return _clean(value, notes)
+    notes[Quirk.FINISH_NOT_TEXT if value else Quirk.FINISH_MISSING] = None
+    return None
+
+
+def _usage(value: object, notes: Notes) -> Usage | None:
+    if not value:
+        notes[Quirk.USAGE_MISSING] = None
+        return None
+    fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    prompt, completion = fields.get("prompt_tokens"), fields.get("completion_tokens")
+    if type(prompt) is int and type(completion) is int and min(prompt, completion) >= 0:
+        return Usage(prompt, completion)
+    notes[Quirk.USAGE_UNREADABLE] = None
+    return None
+
+
+def _content(value: object, notes: Notes) -> tuple[str, str]:
+    """The text and the refusal of a content, which may be null, a text or a list of parts."""
+    if not isinstance(value, list):
+        return _text(value, "content"), ""
+    notes[Quirk.CONTENT_PARTS] = None
+    parts = [_part(part, notes) for part in cast(list[object], value)]
+    return "".join(text for text, _ in parts), "".join(refusal for _, refusal in parts)
+
+
+def _part(part: object, notes: Notes) -> tuple[str, str]:
+    if isinstance(part, str):
+        return part, ""
+    fields = _object(part, "a content part that is not an object")
+    kind = fields.get("type")
+    if kind == "refusal":
+        return "", _text(fields.get("refusal"), "refusal")
+    if kind in ("text", "output_text", None) and "text" in fields:
+        return _text(fields["text"], "content part"), ""
+    notes[Quirk.CONTENT_PART_DROPPED] = None
+    return "", ""
+
+
+def _calls(fields: Mapping[str, Any], notes: Notes) -> tuple[WireCall, ...]:
+    if "tool_calls" not in fields:
+        return ()
+    value = fields["tool_calls"]
+    if not value and (value is None or isinstance(value, list)):
+        notes[Quirk.CALLS_EMPTY] = None
+        return ()
+    return tuple(_call(entry, notes) for entry in _list(value, "tool calls that are not a list"))
+
+
+def _call(entry: object, notes: Notes) -> WireCall:
+    fields = _object(entry, "a tool call that is not an object")
+    function = _function(fields, notes)
+    if function is None:
+        notes[Quirk.FUNCTION_MISSING] = None
+        function = {}
+    arguments = _arguments(function.get("arguments"), notes)
+    return _wire_call(_id(fields.get("id"), notes), _name(function.get("name")), arguments, notes)
+
+
+def _wire_call(
+    provider_id: str | None, name: str, arguments: str | dict[str, Any] | None, notes: Notes
+) -> WireCall:
+    if provider_id is None:
+        notes[Quirk.ID_MISSING] = None
+    if not name:
+        notes[Quirk.NAME_MISSING] = None
+    if arguments is None:
+        notes[Quirk.ARGUMENTS_NULL] = None
+    return WireCall(
+        None if provider_id is None else _clean(provider_id, notes), _clean(name, notes), arguments
+    )
+
+
+def _function(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any] | None:
+    if not fields.keys() <= _CALL_FIELDS:
+        notes[Quirk.CALL_EXTRA] = None
+    function = fields.get("function")
+    return None if function is None else _object(function, "a function that is not an object")
+
+
+def _id(value: object, notes: Notes) -> str | None:
+    if value is None or isinstance(value, str):
+        return value if value and value.strip() else None
+    notes[Quirk.ID_NOT_TEXT] = None
+    return str(value) if type(value) is int else None
+
+
+def _name(value: object) -> str:
+    name = _text(value, "tool name")
+    return name if name.strip() else ""
+
+
+def _arguments(value: object, notes: Notes) -> str | dict[str, Any] | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        notes[Quirk.ARGUMENTS_OBJECT] = None
+        return cast(dict[str, Any], value)
+    notes[Quirk.ARGUMENTS_OTHER] = None
+    return json.dumps(value)
+
+
+def _clean(text: str, notes: Notes) -> str:
+    """Join surrogate pairs that came apart, and put U+FFFD in place of lone ones."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        notes[Quirk.SURROGATE] = None
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _clean_value(value: object, notes: Notes) -> object:
+    if isinstance(value, str):
+        return _clean(value, notes)
+    text = json.dumps(value, ensure_ascii=False)
+    clean = _clean(text, notes)
+    return value if clean is text else json.loads(clean)
+
+
+# --- streams ---
+
+
+class _Call:
+    """A tool call while its pieces arrive."""
+
+    __slots__ = ("arguments", "index", "name", "object", "provider_id")
+
+    def __init__(self, index: int | None, provider_id: str | None) -> None:
+        self.index = index
+        self.provider_id = provider_id
+        self.name = ""
+        self.arguments: list[str] | None = None
+        self.object: dict[str, Any] | None = None
+
+    def add(self, name: str, arguments: str | dict[str, Any] | None, notes: Notes) -> None:
+        if name and name != self.name:
+            if self.name:
+                notes[Quirk.NAME_PIECES] = None
+            self.name += name
+        if arguments is None:
+            return
+        if isinstance(arguments, dict) and not self.arguments and self.object is None:
+            self.object = arguments
+        else:
+            self._add_text(arguments, notes)
+
+    def _add_text(self, arguments: str | dict[str, Any], notes: Notes) -> None:
+        if self.object is not None:
+            if not arguments:
+                return
+            notes[Quirk.ARGUMENTS_MIXED] = None
+            self.arguments, self.object = [json.dumps(self.object)], None
+        if self.arguments is None:
+            self.arguments = []
+        self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+    def value(self) -> str | dict[str, Any] | None:
+        if self.object is not None:
+            return self.object
+        return None if self.arguments is None else "".join(self.arguments)
+
+    def is_complete(self) -> bool:
+        """Whether the arguments so far are one whole JSON value, so that more belongs to another call."""
+        value = self.value()
+        if not isinstance(value, str):
+            return value is not None
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+class Stream:
+    """Puts the chunks of one streamed completion together."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: list[_Call] = []
+        self._extra: dict[str, Any] = {}
+        self._usage: object = None
+        self._finish: object = None
+        self._choice: object = None
+        self._seen = False
+        self._notes: Notes = {}
+
+    def feed(self, chunk: object) -> str | None:
+        """Take one chunk; return the text that it adds."""
+        if not isinstance(chunk, dict):
+            raise protocol_error("a chunk that is not a JSON object")
+        fields = cast(dict[str, Any], chunk)
+        if fields.get("usage"):
+            self._usage = fields["usage"]
+        choices = fields.get("choices")
+        if not choices:
+            return _refuse_error(fields)
+        if not isinstance(choices, list):
+            raise protocol_error("choices that are not a list")
+        return self._feed_choices(cast(list[object], choices), fields)
+
+    def _feed_choices(self, choices: list[object], fields: Mapping[str, Any]) -> str | None:
+        if "error" in fields:
+            _refuse_error(fields)
+        if len(choices) > 1:
+            self._notes[Quirk.CHOICES_EXTRA] = None
+        choice = choices[0]
+        if not isinstance(choice, dict):
+            raise protocol_error("a choice that is not an object")
+        return self._feed_choice(cast(dict[str, Any], choice))
+
+    def _feed_choice(self, choice: dict[str, Any]) -> str | None:
+        index = choice.get("index")
+        if not self._seen:
+            self._seen, self._choice = True, index
+        elif index != self._choice:
+            self._notes[Quirk.CHOICES_EXTRA] = None
+            return None
+        reason = choice.get("finish_reason")
+        if reason:
+            self._finish = reason
+        delta = choice.get("delta")
+        if delta is None:
+            delta = self._whole_message(choice)
+        if not isinstance(delta, dict):
+            raise protocol_error("a delta that is not an object")
+        return self._feed_delta(cast(dict[str, Any], delta))
+
+    def _whole_message(self, choice: Mapping[str, Any]) -> object:
+        message = choice.get("message")
+        if message is None:
+            return {}
+        self._notes[Quirk.DELTA_MESSAGE] = None
+        return message
+
+    def _feed_delta(self, delta: dict[str, Any]) -> str | None:
+        for field in delta:
+            if field != "content" and field != "role":
+                self._feed_field(field, delta[field])
+        content = delta.get("content")
+        if not content:
+            return None
+        if not isinstance(content, str):
+            content, refusal = _content(content, self._notes)
+            self._refusal.append(refusal)
+        self._text.append(content)
+        return content if content.isascii() else _clean(content, self._notes)
+
+    def _feed_field(self, field: str, value: object) -> None:
+        if value is None:
+            return
+        if field == "tool_calls":
+            self._feed_calls(_list(value, "tool calls that are not a list"))
+        elif field == "refusal":
+            self._refusal.append(_text(value, "refusal"))
+        elif field == "function_call":
+            self._notes[Quirk.LEGACY_CALL] = None
+        elif field not in _OWN_FIELDS:
+            self._feed_extra(field, value)
+
+    def _feed_extra(self, field: str, value: object) -> None:
+        """Texts and lists of a vendor's field grow; of anything else the last one stands."""
+        known = self._extra.get(field)
+        if isinstance(value, str):
+            if isinstance(known, _Pieces):
+                known.append(value)
+            else:
+                self._extra[field] = _Pieces([value])
+        elif type(known) is list and isinstance(value, list):
+            cast(list[object], known).extend(cast(list[object], value))
+        else:
+            self._extra[field] = value
+
+    def _feed_calls(self, entries: list[Any]) -> None:
+        if not entries:
+            self._notes[Quirk.CALLS_EMPTY] = None
+        for entry in entries:
+            self._feed_call(_object(entry, "a tool call that is not an object"))
+
+    def _feed_call(self, entry: dict[str, Any]) -> None:
+        function = _function(entry, self._notes) or {}
+        index = entry.get("index")
+        if type(index) is not int:
+            self._notes[Quirk.INDEX_MISSING] = None
+            index = None
+        provider_id = _id(entry.get("id"), self._notes)
+        name = _name(function.get("name"))
+        arguments = _arguments(function.get("arguments"), self._notes)
+        call = self._find(index, provider_id, name, bool(arguments))
+        if call is None:
+            if len(self._calls) >= MAX_CALLS:
+                raise protocol_error(f"more than {MAX_CALLS} tool calls")
+            call = _Call(index, provider_id)
+            self._calls.append(call)
+        elif call.provider_id is None:
+            call.provider_id = provider_id
+        call.add(name, arguments, self._notes)
+
+    def _find(self, index: int | None, provider_id: str | None, name: str, more: bool) -> _Call | None:
+        """The call that a piece belongs to; None where it starts a new one."""
+        near = [call for call in reversed(self._calls) if index is None or call.index == index]
+        for call in near:
+            if provider_id is not None and call.provider_id == provider_id:
+                repeated = index is None and name and more and call.is_complete()
+                return None if repeated else call
+        if not near:
+            return None
+        last = near[0]
+        if provider_id is not None and (last.provider_id is not None or index is None):
+            return None
+        if name and last.name and more and ((last.value() and name != last.name) or last.is_complete()):
+            return None
+        return last
+
+    def finish(self, *, done: bool) -> Reply:
+        """The whole reply; `done` says whether [DONE] was seen. A cut stream raises `ModelError`."""
+        if not self._seen:
+            raise protocol_error("an answer without choices") if done else cut_off()
+        if not done and self._finish is None:
+            raise cut_off()
+        notes = self._notes
+        if not done:
+            notes[Quirk.DONE_MISSING] = None
+        calls = tuple(
+            _wire_call(call.provider_id, call.name, call.value(), notes) for call in self._ordered()
+        )
+        extra = {
+            name: "".join(value) if isinstance(value, _Pieces) else value
+            for name, value in self._extra.items()
+        }
+        finish_reason = _finish_reason(self._finish, notes)
+        usage = _usage(self._usage, notes)
+        text, refusal = "".join(self._text), "".join(self._refusal)
+        return _checked_finish(_reply(text, refusal, calls, extra, finish_reason, usage, notes))
+
+    def _ordered(self) -> list[_Call]:
+        indexes = [call.index for call in self._calls if call.index is not None]
+        if not indexes or len(indexes) < len(self._calls):
+            return self._calls
+        if min(indexes) > 0:
+            self._notes[Quirk.INDEX_START] = None
+        if len(set(indexes)) < len(indexes):
+            self._notes[Quirk.INDEX_REPEATED] = None
+        if indexes != sorted(indexes):
+            self._notes[Quirk.INDEX_ORDER] = None
+        return sorted(self._calls, key=lambda call: call.index or 0)
+
+
+class _Pieces(list[str]):
+    """A text of a vendor's field while it arrives."""
+
+
+def cut_off() -> ModelError:
+    return ModelError("provider_protocol", "The answer was cut off.")

@@ -1,0 +1,644 @@
+"""The record: the kinds of event, and the one fold that turns them into state.
+
+An agent holds one append-only list of events. State, counters, pending cards and the transcript are
+folded from it, one event at a time; nothing else remembers anything. A run is the slice of the record
+that belongs to one user message.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+from agent.arguments import as_sent, canonical, parse
+from agent.model import Message, Usage
+from tools.base import Effect, JsonValue, Trust
+
+
+class State(StrEnum):
+    """Where a run stands. The last three are ends."""
+
+    RECEIVED = "RECEIVED"
+    PLANNING = "PLANNING"
+    WAITING_APPROVAL = "WAITING_APPROVAL"
+    WAITING_TOOL = "WAITING_TOOL"
+    OBSERVING = "OBSERVING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+END_STATES = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+BAD_ARGUMENT_CODES = frozenset({"bad_json", "bad_arguments"})
+NEVER_REPLAYED = frozenset({"conflict", "tool_busy"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it, under an id of ours that is unique in the whole record."""
+
+    id: str
+    provider_id: str | None
+    name: str
+    arguments: str | dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call brought no data. `details` are facts the model can plan with, such as choices."""
+
+    code: str
+    message: str
+    reason: str | None = None
+    details: Mapping[str, JsonValue] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The answer to one call.
+
+    `elapsed_ms` counts the tool alone; `retrieved_at` is ISO 8601, UTC. `edited` holds the canonical
+    arguments that were asked for and those that a person put in their place.
+    """
+
+    ok: bool
+    tool_name: str
+    result: JsonValue = None
+    error: Failure | None = None
+    elapsed_ms: int = 0
+    trust: Trust = "trusted"
+    source: str = "program"
+    retrieved_at: str = ""
+    truncated: bool = False
+    edited: tuple[str, str] | None = None
+
+    @property
+    def code(self) -> str | None:
+        return self.error.code if self.error else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one gate said of one call."""
+
+    gate: str
+    outcome: Literal["pass", "answer", "ask", "wait"]
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A card: exactly what will run, for a person to approve or deny.
+
+    `arguments` is the canonical form that runs; `expires_at` is in seconds since the epoch. `host` is
+    set where the person also agrees to the first call to a third party.
+    """
+
+    id: str
+    call_id: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    digest: str
+    preview: str
+    risk: str
+    expires_at: float
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. `at` is in seconds since the epoch and never goes back."""
+
+    kind: ClassVar[str]
+    at: float
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesRestored(Event):
+    """A transcript that was brought along, before the first message."""
+
+    kind = "messages_restored"
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSwitched(Event):
+    """The owner switched a tool on or off for this session."""
+
+    kind = "tool_switched"
+    tool: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserMessage(Event):
+    """A run begins."""
+
+    kind = "user_message"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSent(Event):
+    """A request is about to go out.
+
+    It copies nothing: it holds the transcript's entries `first` to `upto`, tool results shrunk before
+    `shrunk`. `last_for` names the limit for which it is the last of the run, sent without tools.
+    """
+
+    kind = "request_sent"
+    number: int
+    first: int
+    upto: int
+    shrunk: int
+    last_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed(Event):
+    """A request brought no reply. It is sent again after `retry_in_s`, or never where that is None."""
+
+    kind = "request_failed"
+    code: str
+    message: str
+    retry_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyReceived(Event):
+    """A whole reply. `extra` (vendor fields, reasoning) is echoed within the run and leaves it nowhere."""
+
+    kind = "reply_received"
+    text: str | None
+    calls: tuple[ToolCall, ...]
+    usage: Usage
+    finish_reason: str | None
+    refusal: str | None
+    notes: tuple[str, ...]
+    elapsed_ms: int
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging(Event):
+    """One judging of one call: the verdicts of all gates that it reached.
+
+    `arguments` is the canonical form, None where there is none. `effect` is None for a tool that does
+    not exist.
+    """
+
+    call_id: str
+    verdicts: tuple[Verdict, ...]
+    digest: str
+    arguments: str | None
+    effect: Effect | None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallAnswered(Judging):
+    """A gate answered the call; nothing ran. `strikes` is the limit that it hit."""
+
+    kind = "call_answered"
+    result: ToolResult
+    strikes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDeferred(Judging):
+    """The call waits for another one; with `again` it is judged once more then, else it takes its result."""
+
+    kind = "call_deferred"
+    behind: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(Judging):
+    """A person is asked."""
+
+    kind = "approval_requested"
+    approval: Approval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted(Judging):
+    """The call runs now. For a write the claim row stands in the store."""
+
+    kind = "call_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFinished(Event):
+    """A call that ran has its result. `executed_digest` is of what the tool was handed: the receipt."""
+
+    kind = "call_finished"
+    call_id: str
+    verdicts: tuple[Verdict, ...]
+    result: ToolResult
+    executed_digest: str
+    strikes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided(Event):
+    """A person decided a card. An edit brings its own canonical `arguments` and `digest`."""
+
+    kind = "decided"
+    approval_id: str
+    call_id: str
+    approve: bool
+    digest: str
+    arguments: str | None = None
+    reason: str | None = None
+    result: ToolResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalExpired(Event):
+    """A card was not decided in time."""
+
+    kind = "approval_expired"
+    approval_id: str
+    call_id: str
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """The run is over: its end, its answer, and an answer to each call that was still open."""
+
+    kind = "run_ended"
+    state: State
+    code: str | None
+    answer: str | None
+    usage: Usage
+    answers: tuple[tuple[str, ToolResult], ...] = ()
+
+
+@dataclass(slots=True)
+class CallState:
+    """One call, as far as it has come."""
+
+    call: ToolCall
+    reply: int
+    position: int
+    phase: Literal["open", "deferred", "asked", "approved", "running", "answered"] = "open"
+    effect: Effect | None = None
+    asked_digest: str = ""
+    digest: str = ""
+    asked_arguments: str | None = None
+    arguments: str | None = None
+    charged: bool = False
+    acted: bool = False
+    approval: Approval | None = None
+    behind: CallDeferred | None = None
+    result: ToolResult | None = None
+
+    @property
+    def id(self) -> str:
+        return self.call.id
+
+    @property
+    def code(self) -> str | None:
+        return self.result.code if self.result else None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A reply that asked for tools, with all its answers: what the transcript holds of it.
+
+    `arguments` and `results` stand in call order, as texts that go over the wire.
+    """
+
+    reply: ReplyReceived
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+Entry = UserMessage | ReplyReceived | Exchange | Message
+"""One entry of the transcript: restored wire messages stand as they are."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the record says of the latest run."""
+
+    id: str
+    started_at: float
+    state: State = State.RECEIVED
+    end_code: str | None = None
+    answer: str | None = None
+    calls: dict[str, CallState] = field(default_factory=dict[str, CallState])
+    open: list[CallState] = field(default_factory=list[CallState])
+    reply: ReplyReceived | None = None
+    request: RequestSent | None = None
+    failed: RequestFailed | None = None
+    failed_in_a_row: int = 0
+    replies: int = 0
+    requests: int = 0
+    charged: int = 0
+    bad_before: int = 0
+    usage: Usage = field(default_factory=Usage)
+    limit: str | None = None
+    limit_position: int = -1
+    identical: Counter[str] = field(default_factory=Counter[str])
+    conflicts: Counter[str] = field(default_factory=Counter[str])
+    intents: dict[str, CallState] = field(default_factory=dict[str, CallState])
+    barred: set[str] = field(default_factory=set[str])
+    refused_hosts: set[str] = field(default_factory=set[str])
+    closed: bool = True
+    expired: bool = False
+    waiting_since: float | None = None
+    waited_s: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in END_STATES
+
+    def in_phase(self, *phases: str) -> Iterator[CallState]:
+        return (call for call in self.open if call.phase in phases)
+
+    @property
+    def pending(self) -> list[Approval]:
+        return [call.approval for call in self.in_phase("asked") if call.approval]
+
+    def elapsed_s(self, now: float) -> float:
+        """Seconds that count against the limit: those in which a person was asked do not."""
+        waiting = now - self.waiting_since if self.waiting_since is not None else 0.0
+        return now - self.started_at - self.waited_s - waiting
+
+    def bad_counts(self, with_bad: CallState | None = None) -> list[int]:
+        """Bad arguments in a row, after each open call, in call order, as if `with_bad` were one.
+
+        A call that ran or was carded, and was not answered so, begins the count anew.
+        """
+        counts = [self.bad_before]
+        for call in self.open:
+            if call is with_bad or call.code in BAD_ARGUMENT_CODES:
+                counts.append(counts[-1] + 1)
+            elif call.acted:
+                counts.append(0)
+        return counts
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What the record says in all: the transcript, the ids in use, and the latest run."""
+
+    transcript: list[Entry] = field(default_factory=list[Entry])
+    chars: int = 0
+    call_ids: set[str] = field(default_factory=set[str])
+    allowed_hosts: set[str] = field(default_factory=set[str])
+    switched_off: set[str] = field(default_factory=set[str])
+    run: RunState | None = None
+
+
+def fold(state: Conversation, event: Event) -> Conversation:
+    """Take one event into the state, in place: the cost is per event, not per history."""
+    _FOLDS[type(event)](state, event)
+    if state.run and not isinstance(event, ToolSwitched | MessagesRestored):
+        _close_reply(state, state.run)
+        _move(state.run, event)
+    return state
+
+
+def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
+    for message in event.messages:
+        state.call_ids.update(call["id"] for call in message.get("tool_calls") or ())
+        _append(state, message, len(str(message)))
+
+
+def _tool_switched(state: Conversation, event: ToolSwitched) -> None:
+    (state.switched_off.discard if event.on else state.switched_off.add)(event.tool)
+
+
+def _user_message(state: Conversation, event: UserMessage) -> None:
+    state.run = RunState(event.run_id, event.at)
+    _append(state, event, len(event.text))
+
+
+def _request_sent(state: Conversation, event: RequestSent) -> None:
+    run = _run(state)
+    run.requests += 1
+    run.request, run.failed, run.reply = event, None, None
+    run.limit = run.limit or event.last_for
+
+
+def _request_failed(state: Conversation, event: RequestFailed) -> None:
+    run = _run(state)
+    run.failed = event
+    run.failed_in_a_row += 1
+
+
+def _reply_received(state: Conversation, event: ReplyReceived) -> None:
+    run = _run(state)
+    run.reply = event
+    run.failed_in_a_row = 0
+    run.usage += event.usage
+    run.bad_before = run.bad_counts()[-1]
+    state.call_ids.update(call.id for call in event.calls)
+    run.open = []
+    if event.calls and not is_final(run):
+        run.replies += 1
+        run.closed = False
+        run.open = [CallState(call, run.replies, n) for n, call in enumerate(event.calls)]
+        run.calls.update((call.id, call) for call in run.open)
+    elif event.text and event.text.strip():
+        _append(state, event, len(event.text))
+
+
+def is_final(run: RunState) -> bool:
+    """Whether the reply at hand ends the run: no calls, or calls that must not be looked at."""
+    reply = run.reply
+    return reply is not None and (
+        not reply.calls
+        or (run.request is not None and run.request.last_for is not None)
+        or reply.finish_reason in ("length", "content_filter")
+    )
+
+
+def _judged(state: Conversation, event: Judging) -> CallState:
+    run = _run(state)
+    call = run.calls[event.call_id]
+    if not call.charged and any(v.gate == "budget" and v.outcome == "pass" for v in event.verdicts):
+        call.charged = True
+        run.charged += 1
+    if call.phase == "open":
+        call.asked_digest = call.digest = event.digest
+        call.asked_arguments = call.arguments = event.arguments
+        call.effect = event.effect
+    return call
+
+
+def _call_answered(state: Conversation, event: CallAnswered) -> None:
+    run = _run(state)
+    call = _judged(state, event)
+    _answer(run, call, event.result, event.strikes)
+    if event.result.code == "permission_denied":
+        run.barred.add(call.call.name)
+
+
+def _call_deferred(state: Conversation, event: CallDeferred) -> None:
+    call = _judged(state, event)
+    call.phase, call.behind = "deferred", event
+
+
+def _approval_requested(state: Conversation, event: ApprovalRequested) -> None:
+    call = _judged(state, event)
+    call.phase, call.approval, call.acted = "asked", event.approval, True
+    call.digest, call.arguments = event.digest, event.arguments
+    if call.effect == "write":
+        _run(state).intents[call.digest] = call
+
+
+def _call_started(state: Conversation, event: CallStarted) -> None:
+    run = _run(state)
+    call = _judged(state, event)
+    call.phase, call.acted = "running", True
+    if call.effect == "write":
+        run.intents[call.digest] = call
+    else:
+        run.identical[call.digest] += 1
+
+
+def _call_finished(state: Conversation, event: CallFinished) -> None:
+    run = _run(state)
+    _answer(run, run.calls[event.call_id], event.result, event.strikes)
+
+
+def _decided(state: Conversation, event: Decided) -> None:
+    run = _run(state)
+    call = run.calls[event.call_id]
+    host = call.approval.host if call.approval else None
+    if event.approve:
+        call.phase, call.digest = "approved", event.digest
+        call.arguments = event.arguments or call.arguments
+        if host:
+            state.allowed_hosts.add(host)
+        return
+    if host:
+        run.refused_hosts.add(host)
+    if event.result:
+        _answer(run, call, event.result)
+
+
+def _approval_expired(state: Conversation, event: ApprovalExpired) -> None:
+    run = _run(state)
+    run.expired = True
+    _answer(run, run.calls[event.call_id], event.result)
+
+
+def _run_ended(state: Conversation, event: RunEnded) -> None:
+    run = _run(state)
+    for call_id, result in event.answers:
+        _answer(run, run.calls[call_id], result)
+    run.state, run.end_code, run.answer = event.state, event.code, event.answer
+
+
+def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:
+    if result.code in NEVER_REPLAYED and run.intents.get(call.digest) is call:
+        # Nothing happened, and the world may have moved on: the same call may be asked for again.
+        del run.intents[call.digest]
+        run.conflicts[call.digest] += call.phase == "running"
+    call.phase, call.result = "answered", result
+    if strikes and run.limit is None:
+        run.limit, run.limit_position = strikes, call.position
+
+
+def _close_reply(state: Conversation, run: RunState) -> None:
+    """Once each call of a reply is answered, the exchange enters the transcript, whole."""
+    if run.reply is None or run.closed or not all(call.result for call in run.open):
+        return
+    run.closed = True
+    arguments = tuple(as_sent(call.call.arguments) for call in run.open)
+    results = tuple(envelope(call) for call in run.open)
+    chars = len(run.reply.text or "") + sum(map(len, arguments + results))
+    _append(state, Exchange(run.reply, arguments, results), chars)
+
+
+def envelope(call: CallState) -> str:
+    """The result of a call as it travels to the model: data, labelled by the program."""
+    result = call.result
+    if result is None:
+        raise ValueError(f"Call {call.id} has no result yet.")
+    labels: dict[str, JsonValue] = {
+        "call_id": call.id,
+        "tool": result.tool_name,
+        "ok": result.ok,
+        "trust": result.trust,
+        "source": result.source,
+        "retrieved_at": result.retrieved_at,
+        "elapsed_ms": result.elapsed_ms,
+        "truncated": result.truncated,
+    }
+    if result.error:
+        labels["error"] = {
+            "code": result.error.code,
+            "message": result.error.message,
+            **({"reason": result.error.reason} if result.error.reason else {}),
+            **(result.error.details or {}),
+        }
+    else:
+        labels["data"] = result.result
+    if result.edited:
+        labels["edited"] = {"from": parse(result.edited[0]), "to": parse(result.edited[1])}
+    return canonical(labels, sort_keys=False)
+
+
+def _append(state: Conversation, entry: Entry, chars: int) -> None:
+    state.transcript.append(entry)
+    state.chars += chars
+
+
+def _move(run: RunState, event: Event) -> None:
+    """Name the state that the run is in now, and stop or start its clock."""
+    if not run.ended:
+        run.state = _state(run)
+    parked = run.state == State.WAITING_APPROVAL
+    if parked and run.waiting_since is None:
+        run.waiting_since = event.at
+    elif run.waiting_since is not None and not isinstance(event, Decided | ApprovalExpired | ApprovalRequested):
+        # The clock runs again with the first step of the program, not with the person's click.
+        run.waited_s += event.at - run.waiting_since
+        run.waiting_since = None
+
+
+def _state(run: RunState) -> State:
+    if run.request is None:
+        return State.RECEIVED
+    if run.reply is None or any(run.in_phase("open")):
+        return State.PLANNING
+    if any(run.in_phase("running")):
+        return State.WAITING_TOOL
+    if any(run.in_phase("asked")):
+        return State.WAITING_APPROVAL
+    if any(run.in_phase("approved", "deferred")):
+        return State.WAITING_TOOL
+    return State.OBSERVING if run.open else State.PLANNING
+
+
+def _run(state: Conversation) -> RunState:
+    if state.run is None:
+        raise ValueError("An event of a run stands before its user message.")
+    return state.run
+
+
+_FOLDS: Mapping[type[Event], Callable[[Conversation, Any], object]] = {
+    MessagesRestored: _messages_restored,
+    ToolSwitched: _tool_switched,
+    UserMessage: _user_message,
+    RequestSent: _request_sent,
+    RequestFailed: _request_failed,
+    ReplyReceived: _reply_received,
+    CallAnswered: _call_answered,
+    CallDeferred: _call_deferred,
+    ApprovalRequested: _approval_requested,
+    CallStarted: _call_started,
+    CallFinished: _call_finished,
+    Decided: _decided,
+    ApprovalExpired: _approval_expired,
+    RunEnded: _run_ended,
+}

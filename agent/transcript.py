@@ -1,0 +1,251 @@
+"""Projections of the record: the wire messages of the next request, and rows for a timeline."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent import record
+from agent.arguments import canonical
+from agent.model import Message
+from agent.record import Entry, Event, Exchange, ReplyReceived, UserMessage
+
+SHRUNK = '{"ok":null,"truncated":true,"note":"left out to save space; ask again if it matters"}'
+MESSAGE_CHARS = 60
+"""What a message costs besides its text: role, quotes and brackets, roughly."""
+
+_UNSAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_KEPT = ("role", "content", "tool_calls", "tool_call_id")
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+
+@dataclass(frozen=True, slots=True)
+class PairingFault:
+    """A broken rule of the protocol, at the message with this index."""
+
+    index: int
+    message: str
+
+
+def check_pairing(messages: Sequence[Mapping[str, Any]]) -> list[PairingFault]:
+    """Return what is unlawful in a list of wire messages; empty where a strict server would take it.
+
+    Each tool-call id is non-empty and unique in the list, and answered by exactly one tool message
+    before the next user or assistant message. No tool message stands without its call, no
+    `tool_calls` is empty, no content is null without calls.
+    """
+    faults: list[PairingFault] = []
+    seen: set[str] = set()
+    open_ids: set[str] = set()
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role == "tool":
+            if message.get("tool_call_id") in open_ids:
+                open_ids.discard(message["tool_call_id"])
+            else:
+                faults.append(PairingFault(index, f"{message.get('tool_call_id')!r} answers no open call."))
+            if not isinstance(message.get("content"), str):
+                faults.append(PairingFault(index, "A tool message needs a text."))
+            continue
+        if open_ids:
+            faults.append(PairingFault(index, f"Unanswered before this message: {sorted(open_ids)}."))
+            open_ids = set()
+        if role not in _ROLES:
+            faults.append(PairingFault(index, f"{role!r} is no role."))
+        calls = message.get("tool_calls")
+        if calls is None:
+            if message.get("content") is None:
+                faults.append(PairingFault(index, "A message without calls needs a content."))
+            continue
+        faults.extend(PairingFault(index, text) for text in _call_faults(role, calls, seen, open_ids))
+    if open_ids:
+        faults.append(PairingFault(len(messages), f"Unanswered at the end: {sorted(open_ids)}."))
+    return faults
+
+
+def _call_faults(role: Any, calls: Any, seen: set[str], open_ids: set[str]) -> Iterator[str]:
+    if role != "assistant" or not isinstance(calls, list) or not calls:
+        yield "tool_calls must be a non-empty list of an assistant message."
+        return
+    for call in calls:  # pyright: ignore[reportUnknownVariableType]
+        call_id = call.get("id") if isinstance(call, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if not isinstance(call_id, str) or not call_id:
+            yield "A call has no id."
+        elif call_id in seen:
+            yield f"The id {call_id!r} stands for more than one call."
+        else:
+            seen.add(call_id)
+            open_ids.add(call_id)
+
+
+def lawful_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """A copy of messages from elsewhere, without a leading system message; ValueError if unlawful."""
+    try:
+        copied: list[Any] = json.loads(json.dumps(list(messages)))
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("The messages are not JSON.") from None
+    if copied and isinstance(copied[0], dict) and copied[0].get("role") == "system":  # pyright: ignore[reportUnknownMemberType]
+        copied = copied[1:]
+    for number, message in enumerate(copied):
+        if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "tool"):  # pyright: ignore[reportUnknownMemberType]
+            raise ValueError(f"Message {number} is not one of a user, an assistant or a tool.")
+        if not isinstance(message.get("content"), str | None):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            raise ValueError(f"The content of message {number} is not a text.")
+    if faults := check_pairing(copied):
+        raise ValueError(f"The messages are not lawful: {faults[0].message}")
+    return tuple({key: one[key] for key in _KEPT if key in one} for one in copied)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What of the transcript a request holds: entries from `first` on, tool results shrunk before `shrunk`."""
+
+    first: int
+    upto: int
+    shrunk: int
+
+
+def window(entries: Sequence[Entry], chars: int, max_chars: int) -> Window | None:
+    """Fit the transcript: shrink results of earlier runs, then drop whole earlier runs; None where
+    the run at hand alone is too large."""
+    upto = len(entries)
+    spent = chars + MESSAGE_CHARS * upto
+    if spent <= max_chars:
+        return Window(0, upto, 0)
+    starts = [n for n, entry in enumerate(entries) if _begins_run(entry)] or [0]
+    sizes = [_chars(entry, shrunk=n < starts[-1]) for n, entry in enumerate(entries)]
+    spent += sum(sizes) - sum(_chars(entry, shrunk=False) for entry in entries)
+    for first in starts:
+        if spent - sum(sizes[:first]) - MESSAGE_CHARS * first <= max_chars:
+            return Window(first, upto, starts[-1])
+    return None
+
+
+def _begins_run(entry: Entry) -> bool:
+    return isinstance(entry, UserMessage) or (isinstance(entry, dict) and entry.get("role") == "user")
+
+
+def _chars(entry: Entry, *, shrunk: bool) -> int:
+    if isinstance(entry, dict):
+        return len(str(entry))
+    if isinstance(entry, Exchange):
+        results = len(SHRUNK) * len(entry.results) if shrunk else sum(map(len, entry.results))
+        return len(entry.reply.text or "") + sum(map(len, entry.arguments)) + results
+    return len(entry.text or "")
+
+
+def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: str | None) -> list[Message]:
+    """The messages of a request. Vendor fields of a reply are echoed within its own run only."""
+    messages: list[Message] = [{"role": "system", "content": prompt}]
+    for number in range(view.first, view.upto):
+        entry = entries[number]
+        match entry:
+            case UserMessage():
+                messages.append({"role": "user", "content": entry.text})
+            case ReplyReceived():
+                messages.append({"role": "assistant", "content": entry.text, **_echo(entry, run_id)})
+            case Exchange():
+                messages.append(_asking(entry, run_id))
+                messages.extend(_answers(entry, number < view.shrunk))
+            case _:
+                messages.append(entry)
+    return messages
+
+
+def _echo(reply: ReplyReceived, run_id: str | None) -> Mapping[str, Any]:
+    return reply.extra or {} if reply.run_id == run_id else {}
+
+
+def _asking(entry: Exchange, run_id: str | None) -> Message:
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": safe_name(call.name), "arguments": arguments},
+        }
+        for call, arguments in zip(entry.reply.calls, entry.arguments, strict=True)
+    ]
+    content = entry.reply.text or None
+    return {"role": "assistant", "content": content, "tool_calls": calls, **_echo(entry.reply, run_id)}
+
+
+def _answers(entry: Exchange, shrunk: bool) -> Iterator[Message]:
+    for call, content in zip(entry.reply.calls, entry.results, strict=True):
+        yield {"role": "tool", "tool_call_id": call.id, "content": SHRUNK if shrunk else content}
+
+
+def safe_name(name: str) -> str:
+    """A tool name that each server takes back; what the model wrote stays in the record."""
+    return _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a timeline. Lanes are you, program, model and tool; `detail` is text to show as text."""
+
+    at: float
+    source: str
+    target: str
+    kind: str
+    call_id: str | None = None
+    detail: str = ""
+    code: str | None = None
+    verdicts: tuple[record.Verdict, ...] = ()
+
+
+def rows(events: Iterable[Event]) -> Iterator[Row]:
+    """The timeline of these events: one row each."""
+    return map(_row, events)
+
+
+def _row(event: Event) -> Row:
+    match event:
+        case record.UserMessage():
+            return Row(event.at, "you", "program", event.kind, detail=event.text)
+        case record.RequestSent():
+            detail = f"request {event.number}, transcript entries {event.first} to {event.upto}"
+            return Row(event.at, "program", "model", event.kind, detail=detail, code=event.last_for)
+        case record.RequestFailed():
+            return Row(event.at, "model", "program", event.kind, detail=event.message, code=event.code)
+        case record.ReplyReceived():
+            asked = [f"{call.name}({_shown(call.arguments)})" for call in event.calls]
+            detail = "; ".join([*filter(None, [event.text or event.refusal]), *asked, *event.notes])
+            return Row(event.at, "model", "program", event.kind, detail=detail, code=event.finish_reason)
+        case record.CallAnswered() | record.CallFinished():
+            verdicts = event.verdicts
+            source = "tool" if isinstance(event, record.CallFinished) else "program"
+            text = event.result.error.message if event.result.error else canonical(event.result.result)
+            return Row(event.at, source, "program", event.kind, event.call_id, text, event.result.code, verdicts)
+        case record.ApprovalRequested():
+            text = f"{event.approval.preview} {event.arguments}"
+            return Row(event.at, "program", "you", event.kind, event.call_id, text, None, event.verdicts)
+        case record.Judging():
+            detail = event.arguments or ""
+            return Row(event.at, "program", "tool", event.kind, event.call_id, detail, None, event.verdicts)
+        case record.Decided():
+            word = "approved" if event.approve else "denied"
+            detail = word + (f": {event.reason}" if event.reason else "")
+            return Row(event.at, "you", "program", event.kind, event.call_id, detail)
+        case record.ApprovalExpired():
+            return Row(event.at, "program", "program", event.kind, event.call_id, code="expired")
+        case record.RunEnded():
+            return Row(event.at, "program", "you", event.kind, detail=event.answer or "", code=event.code)
+        case record.ToolSwitched():
+            return Row(event.at, "you", "program", event.kind, detail=f"{event.tool} {'on' if event.on else 'off'}")
+        case _:
+            return Row(event.at, "program", "program", event.kind)
+
+
+def visible(text: str) -> str:
+    """Text of a stranger made inert for a terminal or a card: control, bidi and hidden characters as escapes."""
+    return "".join(c if c in "\n\t" or not _hidden(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _hidden(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def _shown(arguments: str | dict[str, Any] | None) -> str:
+    return arguments if isinstance(arguments, str) else canonical(arguments)

@@ -1,0 +1,500 @@
+"""OpenAIChat against a real socket: what is sent, what comes back, and every way in which it fails."""
+
+import gzip
+import json
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from threading import Event
+from typing import Any, cast
+from urllib.parse import quote
+
+import openai
+import pytest
+
+from agent.errors import ModelError
+from agent.limits import Deadline, SystemClock
+from agent.model import Reply, Usage, WireCall
+from agent.model.openai_chat import MAX_BODY_BYTES, OpenAIChat
+from agent.model.wire import Quirk
+from tests.model.server import KEY, Answer, Loopback, chunked, events, head, loopback, whole
+from tools.base import Tool
+
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "2 + 3 and 4 * 5? é \ud800"}]
+SCHEMA = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+CALLS = (WireCall("c1", "add", '{"a": 2}'), WireCall("c2", "mul", '{"a": 4}'))
+SHORT_S = 0.5
+
+
+class Schema:
+    """The part of a tool that a model sees."""
+
+    schema = SCHEMA
+
+
+TOOLS = cast(list[Tool], [Schema()])
+
+
+def wire_call(number: int, name: str, arguments: str) -> dict[str, Any]:
+    return {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+        "index": number - 1,
+    }
+
+
+TOOL_CALLS = [wire_call(1, "add", '{"a": 2}'), wire_call(2, "mul", '{"a": 4}')]
+
+
+def completion(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
+    return {"id": "x", "choices": [choice], "usage": USAGE}
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+
+
+HELLO = whole(completion(content="Hello"))
+CHUNKS: list[dict[str, Any]] = [
+    chunk(role="assistant", content=""),
+    chunk(content="Let me "),
+    chunk(content="see é."),
+    chunk(tool_calls=[wire_call(1, "add", "")]),
+    chunk(tool_calls=[{"index": 0, "function": {"arguments": '{"a": 2}'}}]),
+    chunk(tool_calls=[wire_call(2, "mul", '{"a": 4}')]),
+    chunk("tool_calls"),
+    {"choices": [], "usage": USAGE},
+]
+CHUNK = events([chunk(content="Hel")], done=False)
+STREAM = events(CHUNKS)
+STREAMED = Reply("Let me see é.", CALLS, Usage(5, 7), "tool_calls")
+
+
+def failure(model: OpenAIChat, deadline: Deadline) -> ModelError:
+    with pytest.raises(ModelError) as raised:
+        model.reply(MESSAGES, TOOLS, deadline)
+    assert "CANARY" not in str(raised.value)
+    return raised.value
+
+
+def still_usable(server: Loopback, client: openai.OpenAI, deadline: Deadline) -> bool:
+    server.script(HELLO)
+    return OpenAIChat(client, "m").reply(MESSAGES, [], deadline).text == "Hello"
+
+
+def short() -> Deadline:
+    clock = SystemClock()
+    return Deadline(clock, clock.steady_s() + SHORT_S)
+
+
+# --- what is sent, and what comes back ---
+
+
+def test_a_whole_answer_with_two_calls(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    calls = [{name: value for name, value in call.items() if name != "index"} for call in TOOL_CALLS]
+    server.script(whole(completion("tool_calls", content=None, tool_calls=calls)))
+    model = OpenAIChat(client=client, model="m-1", params={"temperature": 0})
+    assert model.reply(MESSAGES, TOOLS, soon) == Reply(None, CALLS, Usage(5, 7), "tool_calls")
+    (request,) = server.requests
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["content-type"] == "application/json"
+    content = "2 + 3 and 4 * 5? é ?"
+    assert request.body == {
+        "temperature": 0,
+        "model": "m-1",
+        "messages": [{"role": "user", "content": content}],
+        "tools": [SCHEMA],
+    }
+
+
+def test_a_stream_with_two_calls(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(chunked([STREAM]))
+    deltas: list[str] = []
+    model = OpenAIChat(client, "m", stream=True)
+    assert model.reply(MESSAGES, TOOLS, soon, deltas.append) == STREAMED
+    assert deltas == ["Let me ", "see é."]
+    body = server.requests[0].body
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+
+
+def test_a_stream_split_at_every_byte(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    model = OpenAIChat(client, "m", stream=True)
+    stream = events([chunk(content="é"), chunk("stop", tool_calls=[wire_call(1, "add", "{}")])])
+    for cut in range(1, len(stream)):
+        server.script(chunked([stream[:cut], stream[cut:]]))
+        reply = model.reply(MESSAGES, TOOLS, soon)
+        assert (reply.text, reply.calls) == ("é", (WireCall("c1", "add", "{}"),))
+
+
+def test_a_stream_byte_by_byte(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(chunked([bytes([byte]) for byte in STREAM.replace(b"\n", b"\r\n")]))
+    assert OpenAIChat(client, "m", stream=True).reply(MESSAGES, TOOLS, soon) == STREAMED
+
+
+def test_deltas_arrive_while_the_answer_does(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    heard = Event()
+
+    def pieces() -> Iterator[bytes]:
+        start, first, *rest = chunked([CHUNK, STREAM]).pieces
+        yield start + first
+        assert heard.wait(5.0)
+        yield from rest
+
+    server.script(Answer(pieces()))
+    reply = OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, lambda _: heard.set())
+    assert reply.text == "HelLet me see é."
+
+
+def test_a_whole_answer_is_one_delta(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(HELLO)
+    deltas: list[str] = []
+    OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
+    assert deltas == ["Hello"]
+
+
+def test_without_tools_none_are_named(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(HELLO)
+    OpenAIChat(client, "m", params={"tool_choice": "required"}).reply(MESSAGES, [], soon)
+    assert not server.requests[0].body.keys() & {"tools", "tool_choice", "stream"}
+
+
+def test_params_replace_nothing_of_ours(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(HELLO)
+    params: dict[str, Any] = {
+        "model": "other",
+        "messages": [],
+        "tools": [],
+        "stream": True,
+        "stream_options": {},
+        "seed": 1,
+    }
+    OpenAIChat(client, "m", params=params).reply(MESSAGES, TOOLS, soon)
+    body = server.requests[0].body
+    assert (body["model"], body["seed"], body["tools"]) == ("m", 1, [SCHEMA])
+    assert body["messages"]
+    assert not body.keys() & {"stream", "stream_options"}
+
+
+def test_name_and_host(server: Loopback, client: openai.OpenAI):
+    model = OpenAIChat(client, "m-1")
+    assert (model.name, model.host) == ("m-1", f"127.0.0.1:{server.port}")
+
+
+def test_a_connection_is_used_again(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(Answer([b"".join(chunked([STREAM]).pieces)]), HELLO, HELLO)
+    for stream in (True, False, False):
+        OpenAIChat(client, "m", stream=stream).reply(MESSAGES, [], soon)
+    assert len(server.connections) == 1
+
+
+def test_the_error_of_a_listener_is_its_own(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    def listener(_: str) -> None:
+        raise UnicodeEncodeError("ascii", "é", 0, 1, "no")
+
+    server.script(chunked([STREAM]))
+    with pytest.raises(UnicodeEncodeError):
+        OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, listener)
+    assert still_usable(server, client, soon)
+
+
+# --- statuses ---
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "retry"),
+    [
+        (307, "provider_error", False),
+        (400, "provider_error", False),
+        (401, "provider_auth", False),
+        (402, "provider_error", False),
+        (403, "provider_auth", False),
+        (404, "provider_error", False),
+        (408, "provider_rate_limited", True),
+        (409, "provider_error", True),
+        (413, "context_overflow", False),
+        (422, "provider_error", False),
+        (429, "provider_rate_limited", True),
+        (500, "provider_error", True),
+        (503, "provider_error", True),
+        (529, "provider_error", True),
+    ],
+)
+def test_a_status_has_a_code(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, status: int, code: str, retry: bool
+):
+    body = {"error": {"message": f"Bad thing with {KEY} in /srv/app/main.py", "code": "x"}}
+    server.script(whole(body, status, Location="http://127.0.0.1:1/v1/chat/completions"))
+    error = failure(OpenAIChat(client, "m"), soon)
+    assert (error.code, error.retry, len(server.requests)) == (code, retry, 1)
+    assert "/srv" not in error.message
+    assert still_usable(server, client, soon)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code", "retry"),
+    [
+        (400, {"code": "context_length_exceeded", "message": "x"}, "context_overflow", False),
+        (400, {"message": "This model's maximum context length is 8 tokens."}, "context_overflow", False),
+        (400, {"message": "max_tokens must be at least 1"}, "provider_error", False),
+        (429, {"code": "insufficient_quota", "message": "x"}, "provider_rate_limited", False),
+        (429, {"code": "rate_limit_exceeded", "message": "x"}, "provider_rate_limited", True),
+    ],
+)
+def test_an_error_body_refines_its_status(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, status: int, error: Any, code: str, retry: bool
+):
+    server.script(whole({"error": error}, status))
+    raised = failure(OpenAIChat(client, "m"), soon)
+    assert (raised.code, raised.retry) == (code, retry)
+
+
+@pytest.mark.parametrize(
+    ("headers", "low", "high"),
+    [
+        ({"Retry_After": "7"}, 7, 7),
+        ({"Retry_After": "1.5"}, 1.5, 1.5),
+        ({"Retry_After": "-3"}, 0, 0),
+        ({"Retry_After_Ms": "250", "Retry_After": "7"}, 0.25, 0.25),
+        ({"Retry_After": format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)}, 3500, 3600),
+    ],
+)
+def test_the_servers_wish_to_wait(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, headers: dict[str, str], low: float, high: float
+):
+    server.script(whole({"error": {"message": "slow down"}}, 429, **headers))
+    wait_s = failure(OpenAIChat(client, "m"), soon).retry_after_s
+    assert wait_s is not None
+    assert low <= wait_s <= high
+
+
+@pytest.mark.parametrize("value", ["soon", "nan", "inf", ""])
+def test_a_wish_that_is_none(server: Loopback, client: openai.OpenAI, soon: Deadline, value: str):
+    server.script(whole(b"", 503, Retry_After=value))
+    assert failure(OpenAIChat(client, "m"), soon).retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"Incorrect API key provided: {KEY}",
+        f"Bad {' '.join(KEY)}!",
+        f"Bad {quote(KEY, safe='')}!",
+        f"Bad {quote(KEY, safe='').lower().replace('canary', 'CANARY').replace('key', 'Key')}!",
+        f"Bad\n{KEY[:9]}\n\t{KEY[9:]}!",
+        f"Bad {KEY[:9]}\u200b{KEY[9:]}!",
+        f"{{'authorization': 'Bearer {KEY}'}}",
+        "The token is CANARY-1234567890abcdef for you",
+        "Wrong key=CANARY00112233",
+        "sk-other-CANARY",
+        "x" * 250 + f" {KEY}",
+    ],
+)
+def test_a_key_never_comes_out(server: Loopback, client: openai.OpenAI, soon: Deadline, words: str):
+    server.script(whole({"error": {"message": words}}, 400))
+    assert "[removed]" in failure(OpenAIChat(client, "m"), soon).message or len(words) > 250
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("The model `gpt-4o-mini` does not exist", "The model `gpt-4o-mini` does not exist."),
+        ("Unknown\u0000 field\r\n  'foo'\u202e", "Unknown field 'foo'."),
+        ("No file /home/me/x.gguf here", "No file [path] here."),
+        (r"No file C:\Users\me\x.gguf here", "No file [path] here."),
+        ("No route POST /v1/chat/completion", "No route POST /v1/chat/completion."),
+        ("y" * 400 + " end", "…"),
+    ],
+)
+def test_a_refusal_shows_the_servers_words(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, words: str, shown: str
+):
+    server.script(whole({"error": {"message": words}}, 404))
+    message = failure(OpenAIChat(client, "m"), soon).message
+    assert message.startswith("The model's server refused the request (status 404): ")
+    assert message.endswith(shown)
+    assert len(message) < 360
+
+
+@pytest.mark.parametrize("body", [{"detail": "No."}, {"error": "No."}, {"message": "No."}, b"No."])
+def test_a_refusal_in_any_shape(server: Loopback, client: openai.OpenAI, soon: Deadline, body: Any):
+    server.script(whole(body, 400))
+    expected = "The model's server refused the request (status 400): No."
+    assert failure(OpenAIChat(client, "m"), soon).message == expected
+
+
+@pytest.mark.parametrize("body", [b"<html>CANARY</html>", b"", {"detail": [{"msg": "x"}]}, b"[1]"])
+def test_a_refusal_without_words(server: Loopback, client: openai.OpenAI, soon: Deadline, body: Any):
+    server.script(whole(body, 404))
+    assert failure(OpenAIChat(client, "m"), soon).message == (
+        "The model's server refused the request (status 404)."
+    )
+
+
+def test_a_model_without_tools_is_hinted_at(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(whole({"error": {"message": "registry/m does not support tools"}}, 400))
+    error = failure(OpenAIChat(client, "m"), soon)
+    assert error.message.endswith(" This model may not support tools.")
+
+
+def test_a_redirect_is_not_followed(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    with loopback() as other:
+        server.script(whole({}, 307, Location=f"{other.base_url}/chat/completions"))
+        error = failure(OpenAIChat(client, "m"), soon)
+        assert (error.code, error.retry, other.requests) == ("provider_error", False, [])
+
+
+# --- answers that are none ---
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "retry"),
+    [
+        pytest.param(whole(b"<html>hi</html>", 200, "text/html"), "provider_protocol", False, id="html"),
+        pytest.param(whole(b" <p>", 200), "provider_protocol", False, id="html as json"),
+        pytest.param(whole(b"hello"), "provider_protocol", False, id="text"),
+        pytest.param(whole(b""), "provider_protocol", False, id="empty"),
+        pytest.param(whole(b'{"id\xff": "\xfe"'), "provider_protocol", False, id="invalid utf-8"),
+        pytest.param(
+            whole(json.dumps(completion(content="x")).encode().replace(b'"x"', b'"\xff"')),
+            "provider_protocol",
+            False,
+            id="invalid utf-8 in a text",
+        ),
+        pytest.param(whole(b"[" * 100_000), "provider_protocol", False, id="too deep"),
+        pytest.param(whole({"choices": []}), "provider_protocol", False, id="no choices"),
+        pytest.param(whole({"error": {"message": KEY}}), "provider_error", False, id="error in a 200"),
+        pytest.param(whole(b"no gzip", Content_Encoding="gzip"), "provider_protocol", False, id="lying gzip"),
+        pytest.param(
+            whole(b"no gzip", 500, Content_Encoding="gzip"), "provider_protocol", False, id="lying gzip, 500"
+        ),
+        pytest.param(chunked([STREAM[:200]]), "provider_protocol", False, id="cut inside an event"),
+        pytest.param(chunked([CHUNK]), "provider_protocol", False, id="cut between events"),
+        pytest.param(chunked([CHUNK, b"data: \xff\n\n"]), "provider_protocol", False, id="bad utf-8 event"),
+        pytest.param(chunked([CHUNK, b"data: {\n\n"]), "provider_protocol", False, id="bad json event"),
+        pytest.param(chunked([b"data: [DONE]\n\n"]), "provider_protocol", False, id="only done"),
+        pytest.param(chunked([b""]), "provider_protocol", False, id="empty stream"),
+        pytest.param(
+            chunked([CHUNK, events([{"error": {"message": KEY}}])]), "provider_error", False, id="error chunk"
+        ),
+        pytest.param(
+            chunked([CHUNK, b'event: error\ndata: {"message": "CANARY"}\n\n']),
+            "provider_error",
+            False,
+            id="error event",
+        ),
+        pytest.param(
+            Answer([head(Content_Length="50") + b'{"choices"'], close=True),
+            "provider_error",
+            True,
+            id="broken off",
+        ),
+        pytest.param(Answer([], close=True), "provider_error", True, id="no answer at all"),
+        pytest.param(Answer([b"SSH-2.0\r\n\r\n"], close=True), "provider_error", True, id="not http"),
+    ],
+)
+def test_what_is_no_answer_fails_with_a_name(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, answer: Answer, code: str, retry: bool
+):
+    server.script(answer)
+    error = failure(OpenAIChat(client, "m", stream=True), soon)
+    assert (error.code, error.retry) == (code, retry)
+    assert still_usable(server, client, soon)
+
+
+def test_a_stream_that_ends_without_done(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(chunked([events(CHUNKS, done=False).removesuffix(b"\n")]))
+    reply = OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon)
+    assert (reply.text, reply.notes) == ("Let me see é.", (Quirk.DONE_MISSING,))
+
+
+def test_a_gzipped_answer(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    body = gzip.compress(json.dumps(completion(content="Hello")).encode())
+    server.script(whole(body, Content_Encoding="gzip"))
+    assert OpenAIChat(client, "m").reply(MESSAGES, [], soon).text == "Hello"
+
+
+def test_a_body_has_a_limit(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(whole(gzip.compress(b" " * (MAX_BODY_BYTES + 1)), Content_Encoding="gzip"))
+    assert failure(OpenAIChat(client, "m"), soon).code == "provider_protocol"
+    assert still_usable(server, client, soon)
+
+
+# --- no server, and no time ---
+
+
+def test_a_server_that_is_not_there(soon: Deadline):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY) as client:
+        error = failure(OpenAIChat(client, "m"), soon)
+    expected = f"The model's server at 127.0.0.1:{port} could not be reached."
+    assert (error.code, error.retry, error.message) == ("provider_error", True, expected)
+
+
+@pytest.mark.parametrize("key", ["ключ-CANARY", "two\nlines-CANARY"])
+def test_a_key_that_cannot_be_sent(server: Loopback, soon: Deadline, key: str):
+    with openai.OpenAI(base_url=server.base_url, api_key=key) as client:
+        error = failure(OpenAIChat(client, "m"), soon)
+    assert (error.code, error.retry, server.requests) == ("provider_auth", False, [])
+
+
+def test_a_host_that_is_no_name(soon: Deadline):
+    with openai.OpenAI(base_url="http://a..b/v1", api_key=KEY) as client:
+        assert failure(OpenAIChat(client, "m"), soon).code in ("provider_auth", "provider_error")
+
+
+def test_without_time_nothing_is_sent(server: Loopback, client: openai.OpenAI):
+    clock = SystemClock()
+    error = failure(OpenAIChat(client, "m"), Deadline(clock, clock.steady_s()))
+    assert (error.code, error.retry, server.requests) == ("provider_timeout", False, [])
+
+
+DRIP = [b" "] * 200
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Answer([head(Content_Length="1000"), *DRIP], 0.02), id="body"),
+        pytest.param(Answer([head().removesuffix(b"\r\n") + b"X-Slow: ", *DRIP], 0.02), id="headers"),
+        pytest.param(Answer([b"HTTP/1.1 100 Continue\r\n\r\n"] * 200, 0.02), id="interim answers"),
+        pytest.param(Answer([head(500, Content_Length="1000"), *DRIP], 0.02), id="body of an error"),
+        pytest.param(chunked([b": still here\n\n"] * 200, 0.02), id="comments"),
+        pytest.param(chunked([CHUNK] * 200, 0.02), id="deltas"),
+        pytest.param(chunked([STREAM[:60], *[b"x"] * 200], 0.02), id="one endless event"),
+    ],
+)
+def test_dripping_is_cut_at_the_deadline(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, answer: Answer
+):
+    server.script(answer)
+    started = time.monotonic()
+    error = failure(OpenAIChat(client, "m", stream=True), short())
+    assert SHORT_S - 0.05 <= time.monotonic() - started < 2.0
+    assert (error.code, error.retry) == ("provider_timeout", False)
+    assert still_usable(server, client, soon)
+
+
+@pytest.mark.parametrize("start", [b"", head(Content_Length="100") + b"{"])
+def test_silence_is_cut_within_a_second_of_the_deadline(
+    server: Loopback, client: openai.OpenAI, start: bytes
+):
+    server.script(Answer([start], hold=True))
+    started = time.monotonic()
+    assert failure(OpenAIChat(client, "m"), short()).code == "provider_timeout"
+    assert time.monotonic() - started < 2.5
+
+
+def test_silence_after_done_is_not_waited_for(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    answer = chunked([STREAM])
+    server.script(Answer(list(answer.pieces)[:-1], hold=True))
+    started = time.monotonic()
+    assert OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon) == STREAMED
+    assert time.monotonic() - started < 1.0
+    assert still_usable(server, client, soon)

@@ -1,0 +1,472 @@
+"""What real servers send, row by row: the reply that it is read as, and the note that it leaves."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.errors import ModelError
+from agent.model import Reply, Usage, WireCall
+from agent.model.sse import Events
+from agent.model.wire import MAX_CALLS, Quirk, Stream, read_assistant, read_message
+
+ARGS = '{"a": 1}'
+USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    entry = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": ARGS}}
+    return {name: value for name, value in (entry | fields).items() if value is not ...}
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    entry = {"name": "add", "arguments": ARGS}
+    return {name: value for name, value in (entry | fields).items() if value is not ...}
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, **fields}
+
+
+def completion(message: Any, finish_reason: Any = "stop", **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return {"choices": [choice], "usage": USAGE, **fields}
+
+
+def test_a_plain_answer_leaves_no_note():
+    reply = read_message(completion(message(content="Hello")))
+    assert reply == Reply(text="Hello", usage=Usage(5, 7), finish_reason="stop")
+
+
+def test_parallel_calls_leave_no_note():
+    calls = [call(), call(id="c2", function=function(name="mul"))]
+    reply = read_message(completion(message(tool_calls=calls), "tool_calls"))
+    assert reply.calls == (WireCall("c1", "add", ARGS), WireCall("c2", "mul", ARGS))
+    assert reply.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "note"),
+    [
+        ({"content": None}, None, None),
+        ({"content": ""}, None, None),
+        (
+            {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            "ab",
+            Quirk.CONTENT_PARTS,
+        ),
+        ({"content": ["a", "b"]}, "ab", Quirk.CONTENT_PARTS),
+        ({"content": []}, None, Quirk.CONTENT_PARTS),
+        ({"content": [{"type": "image_url"}]}, None, Quirk.CONTENT_PART_DROPPED),
+        ({"content": "a", "tool_calls": None}, "a", Quirk.CALLS_EMPTY),
+        ({"content": "a", "tool_calls": []}, "a", Quirk.CALLS_EMPTY),
+        ({"content": "a", "function_call": {"name": "x"}}, "a", Quirk.LEGACY_CALL),
+        ({"content": "a\ud800b"}, "a\ufffdb", Quirk.SURROGATE),
+        ({"content": "\ud83d\ude00"}, "\U0001f600", Quirk.SURROGATE),
+        ({"content": "a", "reasoning_content": "hm"}, "a", Quirk.VENDOR_FIELDS),
+    ],
+)
+def test_a_message_is_read_tolerantly(fields: dict[str, Any], text: str | None, note: Quirk | None):
+    reply = read_message(completion(message(**fields)))
+    assert reply.text == text
+    assert reply.calls == ()
+    assert note is None or note in reply.notes
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected", "note"),
+    [
+        (call(id=...), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
+        (call(id=None), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
+        (call(id=""), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
+        (call(id="  "), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
+        (call(id=7), WireCall("7", "add", ARGS), Quirk.ID_NOT_TEXT),
+        (call(function=...), WireCall("c1", "", None), Quirk.FUNCTION_MISSING),
+        (call(function=None), WireCall("c1", "", None), Quirk.FUNCTION_MISSING),
+        (call(function=function(name=None)), WireCall("c1", "", ARGS), Quirk.NAME_MISSING),
+        (call(function=function(name=...)), WireCall("c1", "", ARGS), Quirk.NAME_MISSING),
+        (call(function=function(name=" ")), WireCall("c1", "", ARGS), Quirk.NAME_MISSING),
+        (call(function=function(name="a\udc00")), WireCall("c1", "a\ufffd", ARGS), Quirk.SURROGATE),
+        (call(function=function(arguments=None)), WireCall("c1", "add", None), Quirk.ARGUMENTS_NULL),
+        (call(function=function(arguments=...)), WireCall("c1", "add", None), Quirk.ARGUMENTS_NULL),
+        (call(function=function(arguments="")), WireCall("c1", "add", ""), None),
+        (call(function=function(arguments="{} thanks")), WireCall("c1", "add", "{} thanks"), None),
+        (call(function=function(arguments='"\ud800"')), WireCall("c1", "add", '"\ud800"'), None),
+        (
+            call(function=function(arguments={"a": 1})),
+            WireCall("c1", "add", {"a": 1}),
+            Quirk.ARGUMENTS_OBJECT,
+        ),
+        (call(function=function(arguments=[1])), WireCall("c1", "add", "[1]"), Quirk.ARGUMENTS_OTHER),
+        (call(function=function(arguments=1.5)), WireCall("c1", "add", "1.5"), Quirk.ARGUMENTS_OTHER),
+        (call(extra_content={"google": 1}), WireCall("c1", "add", ARGS), Quirk.CALL_EXTRA),
+    ],
+)
+def test_a_call_is_read_tolerantly(entry: dict[str, Any], expected: WireCall, note: Quirk | None):
+    reply = read_message(completion(message(tool_calls=[entry]), "tool_calls"))
+    assert reply.calls == (expected,)
+    assert note is None or note in reply.notes
+
+
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        (completion(message(tool_calls=[call()]), "stop"), Quirk.FINISH_MISMATCH),
+        (completion(message(tool_calls=[call()]), None), Quirk.FINISH_MISMATCH),
+        (completion(message(content="a"), "tool_calls"), Quirk.FINISH_WITHOUT_CALLS),
+        (completion(message(content="a"), None), Quirk.FINISH_MISSING),
+        (completion(message(content="a"), 3), Quirk.FINISH_NOT_TEXT),
+        (completion(message(content="a"), usage=None), Quirk.USAGE_MISSING),
+        (completion(message(content="a"), usage={"prompt_tokens": "many"}), Quirk.USAGE_UNREADABLE),
+        (completion(message(content="a"), usage=[1]), Quirk.USAGE_UNREADABLE),
+    ],
+)
+def test_a_completion_is_read_tolerantly(body: dict[str, Any], note: Quirk):
+    reply = read_message(body)
+    assert note in reply.notes
+    assert reply.text == "a" or reply.calls
+
+
+def test_of_two_choices_the_first_is_used():
+    body = completion(message(content="first"))
+    body["choices"].append({"index": 1, "message": message(tool_calls=[call()])})
+    reply = read_message(body)
+    assert (reply.text, reply.calls, reply.notes) == ("first", (), (Quirk.CHOICES_EXTRA,))
+
+
+def test_length_is_no_mismatch():
+    reply = read_message(completion(message(tool_calls=[call()]), "length"))
+    assert (reply.finish_reason, reply.notes) == ("length", ())
+
+
+def test_refusals_are_kept_apart():
+    assert read_message(completion(message(refusal="No."))).refusal == "No."
+    parts = [{"type": "refusal", "refusal": "No."}]
+    assert read_message(completion(message(content=parts))).refusal == "No."
+
+
+def test_only_vendor_fields_are_kept():
+    fields: dict[str, Any] = {
+        "audio": {},
+        "annotations": [],
+        "reasoning": "r\ud800",
+        "extra_content": {"a": ["\ud800"]},
+        "x": None,
+    }
+    reply = read_message(completion(message(content="a", **fields)))
+    assert reply.extra == {"reasoning": "r\ufffd", "extra_content": {"a": ["\ufffd"]}}
+
+
+def test_a_bare_message_is_read_without_notes_about_its_completion():
+    assert read_assistant({"role": "assistant", "content": "hi"}) == Reply(text="hi")
+    assert read_assistant(message(tool_calls=[call()])).notes == ()
+
+
+NO_ANSWERS: list[Any] = [
+    None,
+    [],
+    "text",
+    {},
+    {"choices": None},
+    {"choices": []},
+    {"choices": {}},
+    {"choices": [None]},
+    {"choices": [{}]},
+    completion(None),
+    completion("text"),
+    completion(message(content=5)),
+    completion(message(content=[5])),
+    completion(message(content="a", refusal=5)),
+    completion(message(tool_calls={})),
+    completion(message(tool_calls="x")),
+    completion(message(tool_calls=[None])),
+    completion(message(tool_calls=[call(function="add")])),
+    completion(message(tool_calls=[call(function=function(name=5))])),
+]
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS)
+def test_what_is_no_answer_is_a_protocol_error(body: Any):
+    with pytest.raises(ModelError) as raised:
+        read_message(body)
+    assert raised.value.code == "provider_protocol"
+    assert raised.value.message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retry"),
+    [
+        ({"message": "upstream SECRET", "type": "server_error", "code": "x"}, "provider_error", False),
+        ("SECRET", "provider_error", False),
+        ({"message": "SECRET", "code": 502}, "provider_error", True),
+        ({"message": "SECRET", "code": 429}, "provider_rate_limited", True),
+        ({"message": "SECRET", "code": "rate_limit_exceeded"}, "provider_rate_limited", True),
+        ({"message": "SECRET", "code": "context_length_exceeded"}, "context_overflow", False),
+    ],
+)
+def test_an_error_inside_a_200_does_not_show_its_words(error: Any, code: str, retry: bool):
+    with pytest.raises(ModelError) as raised:
+        read_message({"error": error})
+    assert (raised.value.code, raised.value.retry) == (code, retry)
+    assert "SECRET" not in raised.value.message
+
+
+# --- streams ---
+
+
+def chunk(finish_reason: str | None = None, usage: Any = None, **delta: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
+    return {"choices": choices, "usage": usage}
+
+
+def piece(arguments: Any = None, **fields: Any) -> dict[str, Any]:
+    """One delta of one call; `name` goes into its function."""
+    inner = {"arguments": arguments} | ({"name": fields.pop("name")} if "name" in fields else {})
+    return {"function": inner, **fields}
+
+
+def streamed(*entries: dict[str, Any]) -> Reply:
+    stream = Stream()
+    for entry in entries:
+        assert stream.feed(chunk(tool_calls=[entry])) is None
+    stream.feed(chunk("tool_calls", USAGE))
+    return stream.finish(done=True)
+
+
+A, B = WireCall("a", "add", '{"a": 1}'), WireCall("b", "mul", '{"b": 2}')
+
+
+@pytest.mark.parametrize(
+    ("entries", "calls", "note"),
+    [
+        pytest.param(
+            [
+                piece("", index=0, id="a", name="add"),
+                piece('{"a"', index=0),
+                piece(": 1}", index=0),
+                piece("", index=1, id="b", name="mul"),
+                piece('{"b": 2}', index=1),
+            ],
+            (A, B),
+            None,
+            id="as documented",
+        ),
+        pytest.param(
+            [
+                piece('{"a"', index=0, id="a", name="add"),
+                piece(": ", index=0, id="a", name="add"),
+                piece("1}", index=0, id="a", name="add"),
+            ],
+            (A,),
+            None,
+            id="id and name repeated in each",
+        ),
+        pytest.param(
+            [piece('{"a"', id="a", name="add"), piece(": 1}"), piece('{"b": 2}', id="b", name="mul")],
+            (A, B),
+            Quirk.INDEX_MISSING,
+            id="index missing",
+        ),
+        pytest.param(
+            [piece('{"a"', id="a", name="add", index=None), piece(": 1}", id="a", index=None)],
+            (A,),
+            Quirk.INDEX_MISSING,
+            id="index null",
+        ),
+        pytest.param(
+            [piece('{"a": 1}', index=0, id="a", name="add"), piece('{"b": 2}', index=0, id="b", name="mul")],
+            (A, B),
+            Quirk.INDEX_REPEATED,
+            id="index all zero",
+        ),
+        pytest.param(
+            [
+                piece('{"a"', index=0, id="a", name="add"),
+                piece('{"b"', index=0, id="b", name="mul"),
+                piece(": 1}", index=0, id="a"),
+                piece(": 2}", index=0, id="b"),
+            ],
+            (A, B),
+            Quirk.INDEX_REPEATED,
+            id="index all zero, ids in turn",
+        ),
+        pytest.param(
+            [piece('{"a": 1}', index=0, name="add"), piece('{"b": 2}', index=0, name="mul")],
+            (WireCall(None, "add", '{"a": 1}'), WireCall(None, "mul", '{"b": 2}')),
+            Quirk.ID_MISSING,
+            id="index all zero without ids",
+        ),
+        pytest.param(
+            [piece('{"a": 1}', index=0, name="add"), piece('{"b": 2}', index=0, name="add")],
+            (WireCall(None, "add", '{"a": 1}'), WireCall(None, "add", '{"b": 2}')),
+            Quirk.INDEX_REPEATED,
+            id="one tool twice at one index without ids",
+        ),
+        pytest.param(
+            [piece('{"a": 1}', index=1, id="a", name="add"), piece('{"b": 2}', index=2, id="b", name="mul")],
+            (A, B),
+            Quirk.INDEX_START,
+            id="index starts at 1",
+        ),
+        pytest.param(
+            [
+                piece('{"b"', index=1, id="b", name="mul"),
+                piece('{"a": ', index=0, id="a", name="add"),
+                piece(": 2}", index=1),
+                piece("1}", index=0),
+            ],
+            (A, B),
+            Quirk.INDEX_ORDER,
+            id="index out of order",
+        ),
+        pytest.param(
+            [piece('{"a": 1}', index=0, id="x", name="add"), piece('{"b": 2}', index=1, id="x", name="mul")],
+            (WireCall("x", "add", '{"a": 1}'), WireCall("x", "mul", '{"b": 2}')),
+            None,
+            id="one id at two indexes",
+        ),
+        pytest.param(
+            [piece("", index=0, name="add"), piece('{"a": 1}', index=0, id="a")],
+            (A,),
+            None,
+            id="id comes late",
+        ),
+        pytest.param(
+            [piece({"a": 1}, index=0, id="a", name="add")],
+            (WireCall("a", "add", {"a": 1}),),
+            Quirk.ARGUMENTS_OBJECT,
+            id="arguments object",
+        ),
+        pytest.param(
+            [piece(None, index=0, id="a", name="add")],
+            (WireCall("a", "add", None),),
+            Quirk.ARGUMENTS_NULL,
+            id="arguments null",
+        ),
+        pytest.param(
+            [piece("", index=0, id="a", name="add")], (WireCall("a", "add", ""),), None, id="arguments empty"
+        ),
+        pytest.param(
+            [piece(None, index=0, id="a", name="ad"), piece('{"a": 1}', index=0, id="a", name="d")],
+            (A,),
+            Quirk.NAME_PIECES,
+            id="name in pieces",
+        ),
+        pytest.param(
+            [{"index": 0, "id": "a"}], (WireCall("a", "", None),), Quirk.NAME_MISSING, id="function missing"
+        ),
+    ],
+)
+def test_streamed_calls(entries: list[dict[str, Any]], calls: tuple[WireCall, ...], note: Quirk | None):
+    reply = streamed(*entries)
+    assert reply.calls == calls
+    assert note is None or note in reply.notes
+    assert note is not None or reply.notes == ()
+
+
+def test_streamed_text_is_handed_on_and_put_together():
+    stream = Stream()
+    deltas = [stream.feed(chunk(content=text)) for text in ("Hel", "", "lo ", "\ud83d", "\ude00")]
+    stream.feed(chunk("stop"))
+    assert stream.feed({"choices": [], "usage": USAGE}) is None
+    reply = stream.finish(done=True)
+    assert deltas == ["Hel", None, "lo ", "\ufffd", "\ufffd"]
+    assert (reply.text, reply.usage) == ("Hello \U0001f600", Usage(5, 7))
+
+
+def test_streamed_vendor_fields_grow():
+    stream = Stream()
+    stream.feed(chunk(reasoning_content="I th", reasoning_details=[1], mark={"a": 1}))
+    stream.feed(chunk(reasoning_content="ink", reasoning_details=[2], mark={"a": 2}))
+    stream.feed(chunk("stop", USAGE, content="Yes", refusal=None))
+    reply = stream.finish(done=True)
+    assert reply.extra == {"reasoning_content": "I think", "reasoning_details": [1, 2], "mark": {"a": 2}}
+    assert (reply.text, reply.notes) == ("Yes", (Quirk.VENDOR_FIELDS,))
+
+
+def test_another_choice_in_a_stream_is_left_out():
+    stream = Stream()
+    stream.feed(chunk(content="one"))
+    assert stream.feed({"choices": [{"index": 1, "delta": {"content": "two"}}]}) is None
+    stream.feed(chunk("stop", USAGE))
+    reply = stream.finish(done=True)
+    assert (reply.text, reply.notes) == ("one", (Quirk.CHOICES_EXTRA,))
+
+
+def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason():
+    stream = Stream()
+    stream.feed(chunk("stop", USAGE, content="all"))
+    assert stream.finish(done=False).notes == (Quirk.DONE_MISSING,)
+
+
+def test_a_stream_with_neither_is_cut_off():
+    stream = Stream()
+    stream.feed(chunk(content="Hel"))
+    with pytest.raises(ModelError, match=r"The answer was cut off\."):
+        stream.finish(done=False)
+
+
+def test_a_whole_message_inside_a_stream_is_read():
+    stream = Stream()
+    stream.feed(completion(message(content="all")))
+    assert (stream.finish(done=True).text, stream.finish(done=True).notes) == ("all", (Quirk.DELTA_MESSAGE,))
+
+
+NO_CHUNKS: list[Any] = [
+    None,
+    [],
+    {"choices": "x"},
+    {"choices": [None]},
+    {"choices": [{"delta": "x"}]},
+    {"choices": [{"delta": {"content": 5}}]},
+    {"choices": [{"delta": {"tool_calls": "x"}}]},
+    {"choices": [{"delta": {"tool_calls": [None]}}]},
+    {"error": {"message": "x"}},
+    {"choices": [{"delta": {}}], "error": {"message": "x"}},
+]
+
+
+@pytest.mark.parametrize("bad", NO_CHUNKS)
+def test_a_chunk_that_is_none_is_an_error(bad: Any):
+    with pytest.raises(ModelError):
+        Stream().feed(bad)
+
+
+def test_a_stream_of_nothing_is_an_error():
+    with pytest.raises(ModelError, match="without choices"):
+        Stream().finish(done=True)
+
+
+def test_the_calls_of_a_stream_are_bounded():
+    stream = Stream()
+    for number in range(MAX_CALLS):
+        stream.feed(chunk(tool_calls=[piece("{}", index=number)]))
+    with pytest.raises(ModelError, match="tool calls"):
+        stream.feed(chunk(tool_calls=[piece("{}", index=MAX_CALLS)]))
+
+
+# --- server-sent events ---
+
+STREAM = (
+    ': hi\r\n\r\nid: 1\ndata: {"a":\ndata:1}\n\revent: error\r\ndata\r\n\r\ndata: é\r\rretry: 5\n\ndata: last'
+).encode()
+EVENTS = [(b"", b'{"a":\n1}'), (b"error", b""), (b"", "é".encode()), (b"", b"last")]
+
+
+def test_events_split_at_every_byte():
+    for cut in range(len(STREAM) + 1):
+        reader = Events()
+        assert reader.feed(STREAM[:cut]) + reader.feed(STREAM[cut:]) + reader.finish() == EVENTS
+
+
+def test_events_byte_by_byte():
+    reader = Events()
+    found = [event for byte in STREAM for event in reader.feed(bytes([byte]))]
+    assert found + reader.finish() == EVENTS
+
+
+def test_json_text_with_nan_stays_the_servers_text():
+    body = json.loads(
+        '{"choices": [{"message": {"tool_calls": [{"id": "c", "function": {"arguments": [NaN]}}]}}]}'
+    )
+    assert read_message(body).calls[0].arguments == "[NaN]"

@@ -1,0 +1,129 @@
+"""What tests share: a clock that tests move, tools that only count, and short ways to script a model."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from threading import Condition
+from typing import Any
+
+from agent import Agent, Limits, Run
+from agent.model.scripted import Scripted, Step
+from tools.base import JsonValue, Tool, ToolContext
+
+START_S = 1_790_000_000.0
+GRACE_S = 0.2
+
+
+class FakeClock:
+    """A clock that stands still. A wait that nobody ends in a moment moves it to the end of that wait."""
+
+    def __init__(self, at_s: float = START_S) -> None:
+        self.at_s = at_s
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.at_s, UTC)
+
+    def steady_s(self) -> float:
+        return self.at_s
+
+    def wait(self, condition: Condition, timeout_s: float) -> None:
+        if not condition.wait(GRACE_S):
+            self.at_s += timeout_s
+
+    def advance(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+class Counter:
+    """A tool's function that counts its runs and keeps what it was handed."""
+
+    def __init__(self, then: Callable[[dict[str, Any]], JsonValue] | None = None) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self._then = then
+
+    def __call__(self, arguments: dict[str, Any], ctx: ToolContext) -> JsonValue:
+        self.calls.append(arguments)
+        return self._then(arguments) if self._then else {"done": True}
+
+
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+SUM = {
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+    "required": ["a", "b"],
+}
+
+
+def make_tool(name: str, function: Any, effect: Any = "none", parameters: Any = None, **more: Any) -> Tool:
+    return Tool.from_json_schema(
+        name=name,
+        description=f"{name}, for tests.",
+        parameters=parameters or TEXT,
+        function=function,
+        effect=effect,
+        **more,
+    )
+
+
+def call(call_id: str | None, name: str, arguments: Any) -> dict[str, Any]:
+    """A tool call as a server writes it; arguments that are no text are written as JSON."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def asks(*calls: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
+    """A reply that asks for tools."""
+    return {"role": "assistant", "content": text, "tool_calls": list(calls)}
+
+
+class Setup:
+    """An agent over a script, with counting tools: note (write), look (read), add (none)."""
+
+    def __init__(self, *steps: Step, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.note = Counter(lambda arguments: {"saved": arguments["text"]})
+        self.look = Counter(lambda arguments: {"seen": arguments["text"]})
+        self.add = Counter(lambda arguments: {"result": arguments["a"] + arguments["b"]})
+        self.tools = [
+            make_tool("note", self.note, "write"),
+            make_tool("look", self.look, "read"),
+            make_tool("add", self.add, "none", SUM),
+            *settings.pop("more_tools", ()),
+        ]
+        self.model = Scripted(steps)
+        self.settings: dict[str, Any] = {
+            "model": self.model,
+            "tools": self.tools,
+            "owner_id": "o-1",
+            "limits": Limits(),
+            "clock": self.clock,
+            "jitter": lambda: 0.5,
+            **settings,
+        }
+        self.agent = Agent(**self.settings)
+
+    def ask(self, text: str = "go") -> Run:
+        return self.agent.ask(text)
+
+    def decide(self, index: int = 0, approve: bool = True, **more: Any) -> bool:
+        run = self.agent.run
+        assert run is not None
+        card = run.pending[index]
+        return self.agent.decide(card.id, card.digest, approve=approve, **more)
+
+    def proceed(self) -> Run:
+        run = self.agent.proceed()
+        assert run is not None
+        return run
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The envelopes in the transcript, by call id."""
+        tools = [message for message in self.agent.messages if message["role"] == "tool"]
+        return {message["tool_call_id"]: json.loads(message["content"]) for message in tools}
+
+    def codes(self) -> dict[str, str]:
+        """What each call was answered, by call id: ok, or its code."""
+        return {
+            call_id: "ok" if envelope["ok"] else envelope["error"]["code"]
+            for call_id, envelope in self.results().items()
+        }
