@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tools.catalog import ALL_TOOLS
+
 from agent.agent import Agent, Run
 from agent.arguments import BadJson, canonical, parse
 from agent.errors import InvalidEdit, InvalidMessage
@@ -16,7 +18,6 @@ from agent.model.scripted import Scripted
 from agent.record import Approval, CallFinished, State
 from agent.settings import SettingsError, build_model, load_settings
 from agent.transcript import rows, visible
-from tools.catalog import ALL_TOOLS
 
 EXIT = {State.COMPLETED: 0, State.FAILED: 1, State.CANCELLED: 3}
 USAGE_ERROR = 2
@@ -54,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="the model's name at the endpoint of the settings, or: scripted")
     parser.add_argument("--once", metavar="QUESTION", help="ask one question and leave")
-    parser.add_argument("--verbose", action="store_true", help="show each request, gate, decision and message")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show each request, gate, decision and message"
+    )
     return parser
 
 

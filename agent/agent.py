@@ -438,7 +438,9 @@ class Agent:
         outcome = gateway.judge(call.call, view, gateway.JUDGED_ON_EDIT).outcome
         if isinstance(outcome, gateway.Answer):
             error = outcome.result.error
-            code, message = (error.code, error.message) if error else ("repeat_limit", "This was done before.")
+            code, message = (
+                (error.code, error.message) if error else ("repeat_limit", "This was done before.")
+            )
             raise InvalidEdit(code, message, read.faults)
         if isinstance(outcome, gateway.Wait):
             raise InvalidEdit("repeat_limit", "The same is already waiting on another card.")

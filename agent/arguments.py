@@ -59,7 +59,7 @@ def as_sent(raw: str | dict[str, Any] | None) -> str:
         return "{}"
 
 
-def canonical(value: JsonValue, *, sort_keys: bool = True) -> str:
+def canonical(value: Any, *, sort_keys: bool = True) -> str:
     """JSON text of a value: sorted keys, no blanks, Decimals as exact numbers. NaN raises ValueError."""
     try:
         return json.dumps(
@@ -76,11 +76,16 @@ def digest(tool: str, content: str) -> str:
 
 def _with_decimals(value: Any, sort_keys: bool) -> str:
     if isinstance(value, dict):
-        pairs = sorted(value.items()) if sort_keys else value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
-        inside = ",".join(f"{json.dumps(k, ensure_ascii=False)}:{canonical(v, sort_keys=sort_keys)}" for k, v in pairs)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # noqa: E501
-        return "{" + inside + "}"
+        pairs: list[tuple[str, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
+        if sort_keys:
+            pairs.sort(key=lambda pair: pair[0])
+        inside = (
+            f"{json.dumps(k, ensure_ascii=False)}:{canonical(v, sort_keys=sort_keys)}" for k, v in pairs
+        )
+        return "{" + ",".join(inside) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(canonical(v, sort_keys=sort_keys) for v in value) + "]"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        return "[" + ",".join(canonical(item, sort_keys=sort_keys) for item in items) + "]"
     if isinstance(value, Decimal) and value.is_finite():
         text = format(value, "f")
         return text.rstrip("0").rstrip(".") if "." in text else text

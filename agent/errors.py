@@ -1,12 +1,12 @@
 """The errors of the engine, by what they ask of the one who meets them.
 
-    Exception
-    ├── tools.base.BadArguments    correct your arguments (goes back to the model, bounded)
-    ├── tools.base.ToolError       give up on this call (goes back to the model with a code)
-    ├── ModelError                 end of the run, or a retry (the model's server failed)
-    ├── RunActive                  the caller asked while another thread works on a run
-    ├── InvalidMessage             the caller's message cannot be sent as it is
-    └── InvalidEdit                the person's edit was refused; the card stays
+Exception
+├── tools.base.BadArguments    correct your arguments (goes back to the model, bounded)
+├── tools.base.ToolError       give up on this call (goes back to the model with a code)
+├── ModelError                 end of the run, or a retry (the model's server failed)
+├── RunActive                  the caller asked while another thread works on a run
+├── InvalidMessage             the caller's message cannot be sent as it is
+└── InvalidEdit                the person's edit was refused; the card stays
 """
 
 from collections.abc import Sequence

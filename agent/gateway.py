@@ -193,7 +193,9 @@ def known(call: ToolCall, view: View) -> Outcome:
     if view.read.tool and call.name not in off and call.name not in view.policy.disabled:
         return PASS
     names: list[JsonValue] = [n for n in view.tools if n not in off and n not in view.policy.disabled]
-    return refuse(call, "tool_not_allowed", "There is no such tool here. Use one of the tools named.", tools=names)
+    return refuse(
+        call, "tool_not_allowed", "There is no such tool here. Use one of the tools named.", tools=names
+    )
 
 
 def parse(call: ToolCall, view: View) -> Outcome:
@@ -406,9 +408,11 @@ def with_arguments(call: ToolCall, arguments: str | None) -> ToolCall:
 
 
 def ask_again(agent: "Agent", run: RunState, this: CallState) -> None:
-    """Draw a new card for a call of a loaded run, from what the model wrote; what was decided is forgotten."""
+    """Draw a new card for a call of a loaded run, from what the model wrote; no decision is kept."""
     read_ = read(this.call, agent.tools, agent.limits)
-    judgement = judge(this.call, view_of(agent, run, this, read_), ("known", "parse", "validate", "permission"))
+    judgement = judge(
+        this.call, view_of(agent, run, this, read_), ("known", "parse", "validate", "permission")
+    )
     common = _common(agent, run, this, judgement, read_)
     if isinstance(judgement.outcome, Answer):
         agent.append(CallAnswered(**common, result=stamped(agent, judgement.outcome.result)))
@@ -471,7 +475,10 @@ def carry_out(
             at=agent.now(),
             run_id=run.id,
             call_id=this.id,
-            verdicts=(Verdict("execute", "answer" if result.error else "pass", result.code), _PASSED["record"]),
+            verdicts=(
+                Verdict("execute", "answer" if result.error else "pass", result.code),
+                _PASSED["record"],
+            ),
             result=result,
             executed_digest=reading.digest(result.tool_name, reading.canonical(read_.arguments)),
             strikes="bad_arguments_limit" if struck else None,

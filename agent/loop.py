@@ -9,7 +9,7 @@ call has an answer before the next request goes out. That rule, one answer for e
 servers check and what naive loops break when something is denied, stopped, or fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent import gateway
@@ -193,14 +193,19 @@ def name_calls(calls: Sequence[WireCall], taken: set[str]) -> tuple[ToolCall, ..
     named: list[ToolCall] = []
     for call in calls:
         given = call.provider_id if call.provider_id and call.provider_id.strip() else None
-        usable = given and given.isprintable() and len(given) <= MAX_ID_CHARS
-        tries = (f"call-{n:03d}" for n in range(len(used) + 1, 2 * len(used) + 2))
-        if usable:
-            tries = (given if n == 1 else f"{given}-{n}" for n in range(1, len(used) + 2))
-        wire_id = next(one for one in tries if one not in used)
+        wire_id = next(one for one in _ids(given, len(used)) if one not in used)
         used.add(wire_id)
         named.append(ToolCall(wire_id, given, call.name, call.arguments))
     return tuple(named)
+
+
+def _ids(given: str | None, taken: int) -> Iterator[str]:
+    """One id more than there are taken ones: the given one, suffixed, or made up where no server takes it."""
+    if given and given.isprintable() and len(given) <= MAX_ID_CHARS:
+        yield given
+        yield from (f"{given}-{n}" for n in range(2, taken + 2))
+    else:
+        yield from (f"call-{n:03d}" for n in range(taken + 1, 2 * taken + 2))
 
 
 def dropped(reply: Reply, last_for: str | None) -> tuple[str, ...]:

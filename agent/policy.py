@@ -15,8 +15,9 @@ class Between:
     high: int | float | Decimal
 
     def __contains__(self, value: object) -> bool:
-        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-        return is_number and self.low <= value <= self.high
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            return False
+        return bool(self.low <= value <= self.high)
 
 
 @dataclass(frozen=True, slots=True)

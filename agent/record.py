@@ -600,7 +600,9 @@ def _move(run: RunState, event: Event) -> None:
     parked = run.state == State.WAITING_APPROVAL
     if parked and run.waiting_since is None:
         run.waiting_since = event.at
-    elif run.waiting_since is not None and not isinstance(event, Decided | ApprovalExpired | ApprovalRequested):
+    elif run.waiting_since is not None and not isinstance(
+        event, Decided | ApprovalExpired | ApprovalRequested
+    ):
         # The clock runs again with the first step of the program, not with the person's click.
         run.waited_s += event.at - run.waiting_since
         run.waiting_since = None

@@ -100,7 +100,7 @@ def lawful_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What of the transcript a request holds: entries from `first` on, tool results shrunk before `shrunk`."""
+    """What a request holds: entries from `first` to `upto`, with tool results shrunk before `shrunk`."""
 
     first: int
     upto: int
@@ -217,7 +217,9 @@ def _row(event: Event) -> Row:
             verdicts = event.verdicts
             source = "tool" if isinstance(event, record.CallFinished) else "program"
             text = event.result.error.message if event.result.error else canonical(event.result.result)
-            return Row(event.at, source, "program", event.kind, event.call_id, text, event.result.code, verdicts)
+            return Row(
+                event.at, source, "program", event.kind, event.call_id, text, event.result.code, verdicts
+            )
         case record.ApprovalRequested():
             text = f"{event.approval.preview} {event.arguments}"
             return Row(event.at, "program", "you", event.kind, event.call_id, text, None, event.verdicts)
@@ -233,13 +235,15 @@ def _row(event: Event) -> Row:
         case record.RunEnded():
             return Row(event.at, "program", "you", event.kind, detail=event.answer or "", code=event.code)
         case record.ToolSwitched():
-            return Row(event.at, "you", "program", event.kind, detail=f"{event.tool} {'on' if event.on else 'off'}")
+            return Row(
+                event.at, "you", "program", event.kind, detail=f"{event.tool} {'on' if event.on else 'off'}"
+            )
         case _:
             return Row(event.at, "program", "program", event.kind)
 
 
 def visible(text: str) -> str:
-    """Text of a stranger made inert for a terminal or a card: control, bidi and hidden characters as escapes."""
+    """A stranger's text made inert for a terminal or a card: hidden and control characters as escapes."""
     return "".join(c if c in "\n\t" or not _hidden(c) else c.encode("unicode_escape").decode() for c in text)
 
 

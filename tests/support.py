@@ -8,6 +8,7 @@ from typing import Any
 
 from agent import Agent, Limits, Run
 from agent.model.scripted import Scripted, Step
+from agent.store.memory import MemoryStore
 from tools.base import JsonValue, Tool, ToolContext
 
 START_S = 1_790_000_000.0
@@ -37,7 +38,7 @@ class FakeClock:
 class Counter:
     """A tool's function that counts its runs and keeps what it was handed."""
 
-    def __init__(self, then: Callable[[dict[str, Any]], JsonValue] | None = None) -> None:
+    def __init__(self, then: Callable[[dict[str, Any]], Any] | None = None) -> None:
         self.calls: list[dict[str, Any]] = []
         self._then = then
 
@@ -81,6 +82,7 @@ class Setup:
 
     def __init__(self, *steps: Step, **settings: Any) -> None:
         self.clock = FakeClock()
+        self.store = MemoryStore(self.clock)
         self.note = Counter(lambda arguments: {"saved": arguments["text"]})
         self.look = Counter(lambda arguments: {"seen": arguments["text"]})
         self.add = Counter(lambda arguments: {"result": arguments["a"] + arguments["b"]})
@@ -97,24 +99,37 @@ class Setup:
             "owner_id": "o-1",
             "limits": Limits(),
             "clock": self.clock,
+            "store": self.store,
             "jitter": lambda: 0.5,
             **settings,
         }
         self.agent = Agent(**self.settings)
 
+    def rebuild(self, *more_tools: Tool, **changes: Any) -> None:
+        """The same again with further tools or other settings: for tools that must know the agent."""
+        self.settings |= {"tools": [*self.tools, *more_tools], **changes}
+        self.agent = Agent(**self.settings)
+
+    def load(self, data: Mapping[str, Any], **changes: Any) -> Agent:
+        settings: dict[str, Any] = {**self.settings, **changes}
+        return Agent.load(data, **settings)
+
+    @property
+    def run(self) -> Run:
+        run = self.agent.run
+        assert run is not None
+        return run
+
     def ask(self, text: str = "go") -> Run:
         return self.agent.ask(text)
 
     def decide(self, index: int = 0, approve: bool = True, **more: Any) -> bool:
-        run = self.agent.run
-        assert run is not None
-        card = run.pending[index]
+        card = self.run.pending[index]
         return self.agent.decide(card.id, card.digest, approve=approve, **more)
 
     def proceed(self) -> Run:
-        run = self.agent.proceed()
-        assert run is not None
-        return run
+        self.agent.proceed()
+        return self.run
 
     def results(self) -> dict[str, dict[str, Any]]:
         """The envelopes in the transcript, by call id."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from agent import Agent, Limits, Policy, State
+from agent import Limits, Policy, Run, State
 from agent.errors import InvalidEdit, ModelError, RunActive
 from agent.gateway import ToolThreads
 from agent.model import Reply
 from agent.model.scripted import Scripted
 from agent.policy import Between, Rule
-from agent.record import CallAnswered, CallFinished, RequestFailed, RunEnded
+from agent.record import CallAnswered, CallFinished, Decided, Judging, ReplyReceived, RequestFailed, RunEnded
+from agent.store.memory import MemoryStore
 from agent.transcript import check_pairing
 from tests.support import Counter, Setup, asks, call, make_tool
 from tools.base import ToolError
@@ -27,10 +28,9 @@ def ids_asked(setup: Setup) -> list[str]:
 
 
 def notes(setup: Setup) -> str:
-    return " ".join(
-        [n for e in setup.agent.events for n in getattr(e, "notes", ())]
-        + [e.note for e in setup.agent.events if getattr(e, "note", None)]  # type: ignore[attr-defined]
-    )
+    replies = [note for e in setup.agent.events if isinstance(e, ReplyReceived) for note in e.notes]
+    judged = [e.note for e in setup.agent.events if isinstance(e, Judging) and e.note]
+    return " ".join(replies + judged)
 
 
 def lawful(setup: Setup) -> bool:
@@ -53,7 +53,9 @@ class TestIds:
 
     @pytest.mark.parametrize("given", ["", None, "   "])
     def test_an_id_that_is_missing_is_made_up(self, given: str | None) -> None:
-        setup = Setup(asks(call(given, "add", {"a": 1, "b": 2}), call(given, "add", {"a": 2, "b": 2})), "done")
+        setup = Setup(
+            asks(call(given, "add", {"a": 1, "b": 2}), call(given, "add", {"a": 2, "b": 2})), "done"
+        )
         assert setup.ask().state == State.COMPLETED
         assert ids_asked(setup) == ["call-001", "call-002"]
         assert len(setup.add.calls) == 2
@@ -126,8 +128,8 @@ class TestIds:
 
     def test_the_provider_id_is_kept_in_the_record(self) -> None:
         setup = Setup(asks(call("c", "look", ONE), call("c", "look", TWO)), "done")
-        reply = next(e for e in setup.ask().events if e.kind == "reply_received")
-        assert [one.provider_id for one in reply.calls] == ["c", "c"]  # type: ignore[attr-defined]
+        reply = next(e for e in setup.ask().events if isinstance(e, ReplyReceived))
+        assert [one.provider_id for one in reply.calls] == ["c", "c"]
 
 
 class TestEmptyArguments:
@@ -163,8 +165,8 @@ class TestEmptyArguments:
         run = setup.ask()
         assert setup.look.calls == []
         assert setup.agent.messages[2]["tool_calls"][0]["function"]["arguments"] == "{}"
-        reply = next(e for e in run.events if e.kind == "reply_received")
-        assert reply.calls[0].arguments == broken  # type: ignore[attr-defined]
+        reply = next(e for e in run.events if isinstance(e, ReplyReceived))
+        assert reply.calls[0].arguments == broken
 
     def test_an_object_is_accepted_and_written_back_as_a_text(self) -> None:
         as_object = {"id": "x", "type": "function", "function": {"name": "look", "arguments": ONE}}
@@ -207,7 +209,9 @@ class TestCanonicalForm:
         assert setup.codes() == {"c": "bad_json"}
         assert setup.add.calls == []
 
-    @pytest.mark.parametrize("wrong", ['{"a":"1","b":2}', '{"a":true,"b":2}', '{"a":1}', '{"a":1,"b":2,"c":3}'])
+    @pytest.mark.parametrize(
+        "wrong", ['{"a":"1","b":2}', '{"a":true,"b":2}', '{"a":1}', '{"a":1,"b":2,"c":3}']
+    )
     def test_validation_is_strict(self, wrong: str) -> None:
         setup = Setup(asks(call("c", "add", wrong)), "done")
         setup.ask()
@@ -216,7 +220,7 @@ class TestCanonicalForm:
     def test_the_digest_is_of_the_validated_values(self) -> None:
         setup = Setup(asks(call("x", "note", '{ "text" : "A" }')), "done")
         setup.ask()
-        card = setup.agent.run.pending[0]  # type: ignore[union-attr]
+        card = setup.run.pending[0]
         other = Setup(asks(call("y", "note", '{"text":"\\u0041"}')), "done")
         assert other.ask().pending[0].digest == card.digest
 
@@ -362,7 +366,10 @@ class TestEdit:
         setup.ask()
         with pytest.raises(InvalidEdit) as caught:
             setup.decide(arguments={"txt": "A"})
-        assert {(f.field, f.kind) for f in caught.value.fields} == {("text", "missing"), ("txt", "unknown_field")}
+        assert {(f.field, f.kind) for f in caught.value.fields} == {
+            ("text", "missing"),
+            ("txt", "unknown_field"),
+        }
 
     def test_the_approval_binds_the_edited_form(self) -> None:
         setup = Setup(asks(call("w", "note", ONE)), "done")
@@ -370,8 +377,8 @@ class TestEdit:
         setup.decide(arguments=TWO)
         run = setup.proceed()
         finished = next(e for e in run.events if isinstance(e, CallFinished))
-        decided = next(e for e in run.events if e.kind == "decided")
-        assert finished.executed_digest == decided.digest != shown  # type: ignore[attr-defined]
+        decided = next(e for e in run.events if isinstance(e, Decided))
+        assert finished.executed_digest == decided.digest != shown
         assert setup.results()["w"]["edited"] == {"from": ONE, "to": TWO}
 
     def test_an_edit_is_not_charged(self) -> None:
@@ -390,7 +397,9 @@ class TestEdit:
 class TestLimits:
     def test_calls_ahead_of_the_one_that_hit_it_keep_their_course(self) -> None:
         setup = Setup(
-            asks(call("w", "note", ONE), call("l", "look", ONE), call("l", "look", ONE), call("m", "look", TWO)),
+            asks(
+                call("w", "note", ONE), call("l", "look", ONE), call("l", "look", ONE), call("m", "look", TWO)
+            ),
             "done",
             limits=Limits(max_tool_calls=1),
         )
@@ -399,7 +408,12 @@ class TestLimits:
         setup.decide()
         run = setup.proceed()
         assert setup.note.calls == [ONE]
-        assert setup.codes() == {"w": "ok", "l": "limit_reached", "l-2": "limit_reached", "m": "limit_reached"}
+        assert setup.codes() == {
+            "w": "ok",
+            "l": "limit_reached",
+            "l-2": "limit_reached",
+            "m": "limit_reached",
+        }
         assert (run.end_code, run.answer) == ("max_tool_calls", "done")
 
     def test_a_replay_still_replays_behind_a_limit(self) -> None:
@@ -457,7 +471,7 @@ class TestLimits:
     def test_no_last_request_after_the_time_is_out(self) -> None:
         setup = Setup(asks(call("l", "slow", ONE), call("m", "look", TWO)), "never")
         slow = Counter(lambda _: setup.clock.advance(31))
-        setup.agent = Agent(**{**setup.settings, "tools": [*setup.tools, make_tool("slow", slow, "read")]})
+        setup.rebuild(make_tool("slow", slow, "read"))
         run = setup.ask()
         assert (run.state, run.end_code, run.answer) == (State.FAILED, "run_timeout", None)
         assert setup.codes()["m"] == "limit_reached"
@@ -542,8 +556,8 @@ class TestLength:
         run = setup.ask()
         assert (run.state, run.end_code, run.answer, run.pending) == (State.FAILED, "length", "I will", [])
         assert len(setup.model.requests) == 1
-        reply = next(e for e in run.events if e.kind == "reply_received")
-        assert reply.calls[0].name == "note"  # type: ignore[attr-defined]
+        reply = next(e for e in run.events if isinstance(e, ReplyReceived))
+        assert reply.calls[0].name == "note"
         assert ids_asked(setup) == []
         assert setup.ask("go on").state == State.COMPLETED
 
@@ -594,7 +608,7 @@ class TestProceed:
                 setup.agent.ask("now")
 
         tool = make_tool("nested", Counter(nested), "read")
-        setup.agent = Agent(**{**setup.settings, "tools": [*setup.tools, tool]})
+        setup.rebuild(tool)
         assert setup.ask().state == State.COMPLETED
         assert seen == [State.WAITING_TOOL]
 
@@ -628,25 +642,27 @@ class TestStop:
     def test_what_the_stopped_thread_brings_back_is_dropped_and_the_store_knows(self) -> None:
         setup = Setup(asks(call("w", "send", ONE), call("l", "look", ONE)), "hello")
 
+        nested: list[Run] = []
+
         def send(_: dict[str, Any]) -> str:
             setup.agent.stop()
-            setup.nested = setup.agent.ask("at once")  # type: ignore[attr-defined]
+            nested.append(setup.agent.ask("at once"))
             return "sent"
 
         sent = Counter(send)
         tool = make_tool("send", sent, "write")
-        setup.agent = Agent(**{**setup.settings, "tools": [*setup.tools, tool]})
+        setup.rebuild(tool)
         first = setup.ask()
         setup.decide()
         setup.proceed()
         assert (first.state, first.end_code) == (State.CANCELLED, "cancelled")
-        assert setup.nested.state == State.COMPLETED  # type: ignore[attr-defined]
+        assert nested[0].state == State.COMPLETED
         assert setup.codes()["w"] == "outcome_unknown"
         assert len(sent.calls) == 1
         kinds = [e.kind for e in setup.agent.events]
         assert kinds.count("call_finished") == 1
-        executions = setup.agent.store._executions.values()  # type: ignore[attr-defined]
-        assert [json.loads(one.result)["result"] for one in executions] == ["sent"]
+        executions = setup.store.executions
+        assert [json.loads(one.result)["result"] for one in executions if one.result] == ["sent"]
 
     def test_before_the_first_message_it_does_nothing(self) -> None:
         setup = Setup()
@@ -723,7 +739,7 @@ class TestLoad:
         setup.decide(0)
         data = json.loads(json.dumps(setup.agent.dump()))
         model = Scripted(["done"])
-        loaded = Agent.load(data, **{**setup.settings, "model": model})
+        loaded = setup.load(data, model=model)
         run = loaded.run
         assert run is not None
         assert [card.arguments for card in run.pending] == [ONE, TWO]
@@ -733,38 +749,39 @@ class TestLoad:
         assert loaded.decide(old[1], run.pending[1].digest, approve=True) is False
         for card in run.pending:
             assert loaded.decide(card.id, card.digest, approve=True)
-        assert loaded.proceed().state == State.COMPLETED  # type: ignore[union-attr]
+        loaded.proceed()
+        assert run.state == State.COMPLETED
         assert setup.note.calls == [ONE, TWO]
 
     def test_another_owners_record_is_refused(self) -> None:
         setup = Setup("hello")
         setup.ask()
         with pytest.raises(ValueError, match="another owner"):
-            Agent.load(setup.agent.dump(), **{**setup.settings, "owner_id": "o-2"})
+            setup.load(setup.agent.dump(), owner_id="o-2")
 
-    @pytest.mark.parametrize("damage", [{}, {"format": "x"}, {"events": [{"kind": "nothing"}]}, {"events": 5}])
+    @pytest.mark.parametrize(
+        "damage", [{}, {"format": "x"}, {"events": [{"kind": "nothing"}]}, {"events": 5}]
+    )
     def test_damage_is_one_sentence(self, damage: dict[str, Any]) -> None:
         setup = Setup("hello")
         data = {**setup.agent.dump(), **damage} if damage else {}
         with pytest.raises(ValueError, match="saved conversation"):
-            Agent.load(data, **setup.settings)
+            setup.load(data)
 
     def test_a_run_that_was_being_worked_on_is_abandoned(self) -> None:
         dumped: list[dict[str, Any]] = []
         setup = Setup(asks(call("w", "send", ONE), call("l", "look", ONE)), "hello")
         sent = Counter(lambda _: dumped.append(setup.agent.dump()))
-        tools = [*setup.tools, make_tool("send", sent, "write")]
-        setup.agent = Agent(**{**setup.settings, "tools": tools})
+        setup.rebuild(make_tool("send", sent, "write"))
         setup.ask()
         setup.decide()
         setup.proceed()
-        loaded = Agent.load(dumped[0], **{**setup.settings, "tools": tools})
-        run = loaded.run
-        assert run is not None
-        assert (run.state, run.end_code) == (State.CANCELLED, "abandoned")
-        answers = {m["tool_call_id"]: m["content"] for m in loaded.messages if m["role"] == "tool"}
-        assert json.loads(answers["w"])["error"]["code"] == "outcome_unknown"
-        assert check_pairing(loaded.messages) == []
+        # The store that saw it end knows what it did; another one only knows that it was claimed.
+        for store, code in ((setup.store, "ok"), (MemoryStore(), "outcome_unknown")):
+            setup.agent = setup.load(dumped[0], store=store)
+            assert (setup.run.state, setup.run.end_code) == (State.CANCELLED, "abandoned")
+            assert setup.codes() == {"w": code, "l": "ok"}
+            assert lawful(setup)
 
 
 class TestToolDeadline:
@@ -794,8 +811,8 @@ class TestToolDeadline:
         threads = [t for t in threading.enumerate() if t.name == "glassloop-tool"]
         for thread in threads:
             thread.join(10)
-        executions = setup.agent.store._executions.values()  # type: ignore[attr-defined]
-        assert [json.loads(one.result)["result"] for one in executions] == ["A"]
+        executions = setup.store.executions
+        assert [json.loads(one.result)["result"] for one in executions if one.result] == ["A"]
 
     def test_a_thread_that_was_given_up_keeps_its_place_until_it_ends(self) -> None:
         setup, _, release = self.hanging(asks(call("r", "hang", ONE)), asks(call("l", "look", ONE)), "sorry")
@@ -822,7 +839,9 @@ class TestThirdParties:
     def test_the_first_call_asks_once_and_others_wait_for_it(self) -> None:
         setup, fetch = self.setup_with(call("a", "fetch", ONE), call("b", "fetch", TWO))
         cards = setup.ask().pending
-        assert [(card.call_id, card.risk, card.host) for card in cards] == [("a", "third_party", "api.example.org")]
+        assert [(card.call_id, card.risk, card.host) for card in cards] == [
+            ("a", "third_party", "api.example.org")
+        ]
         assert "api.example.org" in cards[0].preview
         setup.decide()
         assert setup.proceed().state == State.COMPLETED
@@ -874,7 +893,9 @@ class TestRules:
     )
     def test_a_tool_named_by_a_rule_needs_a_match(self, allowed: Any, a: Any, code: str) -> None:
         setup = Setup(
-            asks(call("x", "add", {"a": a, "b": 1})), "done", policy=Policy(rules=(Rule("add", "a", allowed),))
+            asks(call("x", "add", {"a": a, "b": 1})),
+            "done",
+            policy=Policy(rules=(Rule("add", "a", allowed),)),
         )
         setup.ask()
         assert setup.codes() == {"x": code}
@@ -907,7 +928,10 @@ class TestJudgedAgain:
         return setup, setup.codes()["w"]
 
     def test_a_tool_switched_off(self) -> None:
-        setup, code = self.answered(lambda s: s.agent.switch("note", on=False))
+        def change(setup: Setup) -> None:
+            setup.agent.switch("note", on=False)
+
+        setup, code = self.answered(change)
         assert (code, setup.note.calls) == ("tool_not_allowed", [])
 
     def test_a_permission_taken_away(self) -> None:

@@ -61,11 +61,11 @@ def answered_error(error: object) -> ModelError:
     names, message = facts(error)
     status = _number(error)
     if status is not None:
-        return status_error(status, error, {}, None)
+        return status_error(status, error)
     if _CONTEXT.search(f"{names} {message}"):
         return _overflow()
     if _RATE.search(names):
-        return status_error(429, error, {}, None)
+        return status_error(429, error)
     return ModelError("provider_error", "The model's server answered with an error.")
 
 
@@ -74,12 +74,9 @@ def _number(error: object) -> int | None:
     return code if (type(code) is int and 500 <= code < 600) or code in (401, 403, 408, 429) else None
 
 
-def status_error(
-    status: int, error: object, headers: Mapping[str, str], now: datetime | None, key: str = ""
-) -> ModelError:
+def status_error(status: int, error: object, wait_s: float | None = None, key: str = "") -> ModelError:
     """The error of an HTTP status; `error` is the decoded body, or its text."""
     names, message = facts(error)
-    wait_s = retry_after_s(headers, now or datetime.now(UTC))
     if status in (401, 403):
         return ModelError("provider_auth", "The model's server did not accept the key.")
     if status == 429 and _QUOTA.search(names):

@@ -18,7 +18,7 @@ from openai import APIResponse
 from agent.errors import ModelError
 from agent.limits import Deadline
 from agent.model import Message, OnDelta, Reply
-from agent.model.failures import answered_error, protocol_error, status_error
+from agent.model.failures import answered_error, protocol_error, retry_after_s, status_error
 from agent.model.sse import Events
 from agent.model.wire import Stream, read_message
 from tools.base import Tool
@@ -112,10 +112,8 @@ class OpenAIChat:
 
     def _post_error(self, error: Exception, wait: "_Wait") -> ModelError:
         if isinstance(error, openai.APIStatusError):
-            now = wait.deadline.clock.now()
-            return status_error(
-                error.status_code, error.body, error.response.headers, now, self._client.api_key
-            )
+            wait_s = retry_after_s(error.response.headers, wait.deadline.clock.now())
+            return status_error(error.status_code, error.body, wait_s, self._client.api_key)
         cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
         if isinstance(cause, httpx2.ConnectError | ssl.SSLError):
             sentence = f"The model's server at {self.host} could not be reached."

@@ -51,7 +51,9 @@ class Scripted:
         """Raise AssertionError unless each step was played, and none was missing."""
         left = len(self._steps or ()) - self._next
         if left:
-            raise AssertionError(f"{abs(left)} steps of the script {'were not played' if left > 0 else 'are missing'}.")
+            raise AssertionError(
+                f"{abs(left)} steps of the script {'were not played' if left > 0 else 'are missing'}."
+            )
 
     def _scripted(self, messages: Sequence[Message]) -> Reply:
         with self._lock:
@@ -134,7 +136,7 @@ def _told(result: Mapping[str, Any]) -> str:
     """One result in words: what the program says it did, never more."""
     if result.get("ok"):
         return f"{result['tool']}: {_plain(result.get('data'))}"
-    error = result.get("error") or {}
+    error: Mapping[str, Any] = result.get("error") or {}
     reason = f" Reason: {error['reason']}" if error.get("reason") else ""
     return f"{result.get('tool')}: not done ({error.get('code')}). {error.get('message')}{reason}"
 
@@ -150,6 +152,7 @@ def _plain(data: Any) -> str:
 def _abilities(tools: Sequence[Tool]) -> str:
     names = ", ".join(tool.name for tool in tools if tool.phrases)
     return (
-        "I am a script, not an AI: I only know plain requests, such as “what time is it in Asia/Tokyo?”, "
-        f"“add 2 and 3”, “search for refund” or “note that my flight is at nine”. My tools: {names or 'none'}."
+        "I am a script, not an AI. I know plain requests, such as “what time is it in Asia/Tokyo?”, "
+        "“add 2 and 3”, “search for refund” or “note that my flight is at nine”. "
+        f"My tools: {names or 'none'}."
     )

@@ -34,6 +34,12 @@ class MemoryStore:
         with self._lock:
             return self._executions.get(key)
 
+    @property
+    def executions(self) -> list[Execution]:
+        """All side effects that were claimed, in the order of their claims."""
+        with self._lock:
+            return list(self._executions.values())
+
     def notes(self, owner_id: str) -> Notes:
         return _OwnedNotes(self, owner_id)
 

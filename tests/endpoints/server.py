@@ -1,0 +1,116 @@
+"""Starts somebody else's model server as a process of its own, and ends it by its id."""
+
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_START_S = 30.0
+_POLL_S = 0.05
+_REQUEST_S = 10.0
+_HERE = Path(__file__).parent
+
+AIMOCK_SCRIPT = _HERE / "aimock.json"
+LLMOCK_SCRIPT = _HERE / "llmock.json"
+
+
+class Endpoint:
+    """A running server: where it is, how a script is put on, and what it was asked."""
+
+    name = ""
+
+    def __init__(self, port: int) -> None:
+        self._origin = f"http://127.0.0.1:{port}"
+        self.base_url = f"{self._origin}/v1"
+
+    def play(self, script: str) -> None:
+        """Put a script on from its start, and forget what was asked before."""
+        raise NotImplementedError
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """The request bodies as the server took them, in order."""
+        raise NotImplementedError
+
+    def control(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._origin + path, data, headers, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=_REQUEST_S) as answer:
+            return json.loads(answer.read())
+
+
+class Aimock(Endpoint):
+    """npm @copilotkit/aimock. Its script is a file of fixtures that match the question and the turn."""
+
+    name = "aimock"
+
+    def play(self, script: str) -> None:
+        self.control("POST", "/__aimock/reset/journal")
+
+    def bodies(self) -> list[dict[str, Any]]:
+        entries = self.control("GET", "/__aimock/journal?path=/v1/chat/completions")
+        return [entry["body"] for entry in entries]
+
+
+class Llmock(Endpoint):
+    """PyPI llmock. Its script is a queue of behaviours, put on over its control interface."""
+
+    name = "llmock"
+
+    def play(self, script: str) -> None:
+        behaviors = json.loads(LLMOCK_SCRIPT.read_text(encoding="utf-8"))[script]
+        self.control("POST", "/_llmock/reset")
+        self.control("POST", "/_llmock/scenario", {"behaviors": behaviors})
+
+    def bodies(self) -> list[dict[str, Any]]:
+        records = self.control("GET", "/_llmock/requests")["requests"]
+        return [record["body"] for record in records]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@contextmanager
+def running(
+    command: Sequence[str], port: int, log: Path, environ: Mapping[str, str]
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run a server until the block ends; it starts once it listens on its port."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=dict(environ)
+        )
+        try:
+            _wait_for(process, port, log)
+            yield process
+        finally:
+            _end(process)
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            probe.settimeout(_POLL_S)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(_POLL_S)
+    raise RuntimeError(f"The server does not listen: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

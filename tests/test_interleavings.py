@@ -1,0 +1,136 @@
+"""Ask, decide, stop, expire and proceed, at every event boundary and in every pair of boundaries.
+
+The clock is asked for the time before each event. There, outside the lock, the test acts as another
+thread would: each action runs to its end between two steps of the working thread.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from agent import Agent, State
+from agent.errors import RunActive
+from agent.record import Conversation, RunEnded, fold
+from agent.transcript import check_pairing
+from tests.support import FakeClock, Setup, asks, call
+
+ACTIONS = ("ask", "approve", "deny", "stop", "expire", "proceed")
+BOUNDARIES = 16
+
+
+class Meddler(FakeClock):
+    """A clock that acts once at each of the given event counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agent: Agent | None = None
+        self.plan: list[tuple[int, Callable[[], object]]] = []
+
+    def steady_s(self) -> float:
+        agent = self.agent
+        if agent and self.plan and not agent.lock._is_owned():  # type: ignore[attr-defined]
+            boundary, action = self.plan[0]
+            if len(agent.events) >= boundary:
+                self.plan.pop(0)
+                with suppress(RunActive):
+                    action()
+        return self.at_s
+
+
+class Scene:
+    """One agent, a script that reads, writes, repeats itself and goes on, and what people do to it."""
+
+    def __init__(self, plan: list[tuple[int, str]]) -> None:
+        calls = (
+            call("w", "note", {"text": "A"}),
+            call("l", "look", {"text": "A"}),
+            call("w2", "note", {"text": "A"}),
+            call("v", "note", {"text": "B"}),
+        )
+        steps = [asks(*calls), asks(call("m", "look", {"text": "B"})), *["done"] * 8]
+        self.clock = Meddler()
+        self.setup = Setup(*steps, clock=self.clock)
+        self.agent = self.setup.agent
+        self.clock.agent = self.agent
+        self.clock.plan = [(at, getattr(self, name)) for at, name in plan]
+        self.approved: list[tuple[str, str]] = []
+
+    def ask(self) -> None:
+        self.agent.ask("another thing")
+
+    def stop(self) -> None:
+        self.agent.stop()
+
+    def proceed(self) -> None:
+        self.agent.proceed()
+
+    def expire(self) -> None:
+        self.clock.advance(301)
+        self.agent.proceed()
+
+    def approve(self) -> None:
+        self._decide(True)
+
+    def deny(self) -> None:
+        self._decide(False)
+
+    def _decide(self, approve: bool) -> None:
+        run = self.agent.run
+        for card in run.pending[:1] if run else ():
+            if self.agent.decide(card.id, card.digest, approve=approve) and approve:
+                self.approved.append((run.id if run else "", str(card.arguments["text"])))
+
+    def play(self) -> None:
+        with suppress(RunActive):
+            self.agent.ask("first")
+        self._approve_all()
+        self.clock.plan = []
+        self.agent.stop()
+        last = self.agent.ask("last")
+        self._approve_all()
+        assert last.state == State.COMPLETED
+
+    def _approve_all(self) -> None:
+        for _ in range(8):
+            self.approve()
+            self.agent.proceed()
+
+    def check(self) -> None:
+        events = self.agent.events
+        assert check_pairing(self.agent.messages) == []
+        assert all(check_pairing(request) == [] for request in self.setup.model.requests)
+        begun = [event.run_id for event in events if event.kind == "user_message"]
+        ended = [event.run_id for event in events if isinstance(event, RunEnded)]
+        assert sorted(begun) == sorted(ended)
+        assert len(set(begun)) == len(begun)
+        # Two runs may each be allowed the same note; no run may write one twice, or unapproved.
+        written = [arguments["text"] for arguments in self.setup.note.calls]
+        allowed = [text for _, text in self.approved]
+        assert len(self.approved) == len(set(self.approved))
+        assert all(written.count(text) <= allowed.count(text) for text in written)
+        folded = Conversation()
+        for event in events:
+            fold(folded, event)
+        assert folded == self.agent.state
+
+
+def play(plan: list[tuple[int, str]]) -> Scene:
+    scene = Scene(plan)
+    scene.play()
+    scene.check()
+    return scene
+
+
+def test_the_scene_itself_reaches_every_boundary() -> None:
+    scene = play([])
+    assert scene.setup.note.calls == [{"text": "A"}, {"text": "B"}]
+    assert len(scene.agent.events) >= BOUNDARIES
+
+
+@pytest.mark.parametrize("first", ACTIONS)
+@pytest.mark.parametrize("second", ACTIONS)
+def test_every_pair_of_actions_at_every_pair_of_boundaries(first: str, second: str) -> None:
+    for early in range(BOUNDARIES):
+        for late in range(early, BOUNDARIES):
+            play([(early, first), (late, second)])
