@@ -15,7 +15,7 @@ from agent.arguments import BadJson, canonical, parse
 from agent.errors import InvalidEdit, InvalidMessage
 from agent.model import Model
 from agent.model.scripted import Scripted
-from agent.record import Approval, CallFinished, State
+from agent.record import Approval, CallFinished, RequestSent, State
 from agent.settings import SettingsError, build_model, load_settings
 from agent.transcript import rows, visible
 
@@ -93,13 +93,14 @@ def _one(agent: Agent, text: str, verbose: bool) -> int:
         run = _latest(agent)
     shown = 0
     while run.pending:
-        shown = _show_rows(run, shown, verbose)
+        shown = _show_rows(agent, run, shown) if verbose else 0
         try:
             _decide(agent, run.pending[0])
             run = agent.proceed() or run
         except (Leave, KeyboardInterrupt):
             agent.stop()
-    _show_rows(run, shown, verbose)
+    if verbose:
+        _show_rows(agent, run, shown)
     _show_end(run)
     return EXIT[run.state]
 
@@ -147,15 +148,20 @@ def _edit(agent: Agent, card: Approval) -> bool:
     return False
 
 
-def _show_rows(run: Run, shown: int, verbose: bool) -> int:
+def _show_rows(agent: Agent, run: Run, shown: int) -> int:
+    """The timeline from the event with this number on; under a request, the messages new in it."""
     events = run.events
-    if verbose:
-        for row in rows(events[shown:]):
-            gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
-            parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
-            print("  ".join(visible(part) for part in parts if part))
-            if row.detail:
-                print(_quoted(row.detail))
+    sent = 0
+    for number, (event, row) in enumerate(zip(events, rows(events), strict=True)):
+        messages = agent.request_messages(event) if isinstance(event, RequestSent) else []
+        new, sent = messages[sent:], max(sent, len(messages))
+        if number < shown:
+            continue
+        gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
+        parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
+        print("  ".join(visible(part) for part in parts if part))
+        for text in [row.detail] if row.detail and not new else map(canonical, new):
+            print(_quoted(text))
     return len(events)
 
 

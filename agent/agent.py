@@ -29,6 +29,7 @@ from agent.record import (
     Judging,
     MessagesRestored,
     ReplyReceived,
+    RequestSent,
     RunEnded,
     RunState,
     State,
@@ -227,8 +228,15 @@ class Agent:
             view = Window(0, len(self.state.transcript), 0)
             return wire_messages(self.prompt.text, self.state.transcript, view, None)
 
+    def request_messages(self, request: RequestSent) -> list[Message]:
+        """The messages of a request as it was sent, projected again: the event copies nothing."""
+        with self.lock:
+            view = Window(request.first, request.upto, request.shrunk)
+            return wire_messages(self.prompt.text, self.state.transcript, view, request.run_id)
+
     @property
     def is_working(self) -> bool:
+        """Whether a thread works on a run now."""
         return self._worker is not None
 
     # --- keeping and bringing back ---

@@ -625,7 +625,7 @@ def test_law_12_no_test_sleeps_or_patches() -> None:
     words = ("monkeypatch", "mock.patch", "time.sleep(", "unittest.mock")
     found = [
         f"{path.name}: {word}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
         for word in words
         if path != Path(__file__) and word in path.read_text(encoding="utf-8")
     ]
