@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tools.catalog import ALL_TOOLS
-
-from agent.agent import Agent, Run
+from agent.agent import Agent
 from agent.arguments import BadJson, canonical, parse
 from agent.errors import InvalidEdit, InvalidMessage
 from agent.model import Model
 from agent.model.scripted import Scripted
 from agent.record import Approval, CallFinished, RequestSent, State
+from agent.run import Run
 from agent.settings import SettingsError, build_model, load_settings
 from agent.transcript import rows, visible
+from tools.catalog import ALL_TOOLS
 
 EXIT = {State.COMPLETED: 0, State.FAILED: 1, State.CANCELLED: 3}
 USAGE_ERROR = 2

@@ -7,39 +7,32 @@ from pathlib import Path
 from threading import Condition
 from typing import Any, Self
 
-from agent import gateway, saved
+from agent import gates, gateway, saved
 from agent.arguments import canonical
-from agent.audit import Audit
+from agent.audit import Audit, audited
 from agent.errors import InvalidEdit, InvalidMessage, RunActive
 from agent.limits import Clock, Limits, SystemClock
 from agent.loop import advance, closing, end
-from agent.model import Message, Model, OnDelta, Usage
+from agent.model import Message, Model, OnDelta
 from agent.policy import Policy
 from agent.prompt import system_prompt
 from agent.record import (
-    Approval,
     ApprovalExpired,
-    ApprovalRequested,
-    CallAnswered,
-    CallFinished,
-    CallState,
-    Conversation,
     Decided,
     Event,
-    Judging,
     MessagesRestored,
-    ReplyReceived,
     RequestSent,
     RunEnded,
-    RunState,
     State,
     ToolResult,
     ToolSwitched,
     UserMessage,
-    fold,
 )
+from agent.run import Run
+from agent.state import CallState, Conversation, RunState, fold
 from agent.store import Store
 from agent.store.memory import MemoryStore
+from agent.threads import ToolThreads
 from agent.transcript import Window, lawful_messages, wire_messages
 from tools.base import JsonValue, Tool
 
@@ -94,7 +87,7 @@ class Agent:
         audit: Audit | None = None,
         clock: Clock | None = None,
         knowledge: Path | None = None,
-        threads: gateway.ToolThreads | None = None,
+        threads: ToolThreads | None = None,
         jitter: Callable[[], float] = random.random,
         new_uid: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -111,7 +104,7 @@ class Agent:
         self.store = store or MemoryStore(self.clock)
         self.audit = audit
         self.knowledge = knowledge or KNOWLEDGE
-        self.threads = threads or gateway.ToolThreads()
+        self.threads = threads or ToolThreads()
         self.jitter = jitter
         self.new_uid = new_uid
         self.prompt = system_prompt(instructions)
@@ -124,7 +117,7 @@ class Agent:
 
     # --- what a session does ---
 
-    def ask(self, text: str, on_delta: OnDelta | None = None) -> "Run":
+    def ask(self, text: str, on_delta: OnDelta | None = None) -> Run:
         """Begin a run with the user's message and work until it ends or needs a person.
 
         Raises `InvalidMessage` (nothing recorded) or `RunActive`. A run that still waits is ended as
@@ -141,7 +134,7 @@ class Agent:
             token = self._worker = object()
         return self._work(token, on_delta)
 
-    def proceed(self, on_delta: OnDelta | None = None) -> "Run | None":
+    def proceed(self, on_delta: OnDelta | None = None) -> Run | None:
         """Go on with a run once nothing is pending; otherwise change nothing. Returns the latest run."""
         with self.lock:
             self._expire()
@@ -210,7 +203,7 @@ class Agent:
     # --- what a session sees ---
 
     @property
-    def run(self) -> "Run | None":
+    def run(self) -> Run | None:
         """The latest run, None before the first message."""
         with self.lock:
             return Run(self, self.state.run.id, self._first) if self.state.run else None
@@ -347,13 +340,13 @@ class Agent:
     def _take(self, event: Event) -> None:
         self._add(event)
         if self.audit is not None:
-            self.audit_line(self.state.run, **_audited(event, self.audit))
+            self.audit_line(self.state.run, **audited(event, self.audit))
         self.lock.notify_all()
 
     def _begin(self, text: str) -> None:
         self._take(UserMessage(at=self.now(), run_id=self.new_id("run"), text=text))
 
-    def _work(self, token: object, on_delta: OnDelta | None) -> "Run":
+    def _work(self, token: object, on_delta: OnDelta | None) -> Run:
         run, first = self.run_state, self._first
         try:
             while self._goes_on(token, run, advance(self, run, on_delta)):
@@ -409,7 +402,7 @@ class Agent:
         now = self.now()
         for call in list(run.in_phase("asked")):
             if call.approval and call.approval.expires_at <= now:
-                result = gateway.failed(call.call.name, "expired", "Nobody decided in time. It was not done.")
+                result = gates.failed(call.call.name, "expired", "Nobody decided in time. It was not done.")
                 self.append(
                     ApprovalExpired(
                         at=now,
@@ -435,22 +428,22 @@ class Agent:
         self.audit_line(self.state.run, event="decision_ignored", approval_id=_clean(approval_id))
         return False
 
-    def _judged_edit(self, call: CallState, edited: Mapping[str, JsonValue]) -> gateway.Reading:
+    def _judged_edit(self, call: CallState, edited: Mapping[str, JsonValue]) -> gates.Reading:
         """Judge the edited form at the gates that look at arguments, at no charge."""
         try:
             text = canonical(dict(edited))
         except (TypeError, ValueError, RecursionError):
             raise InvalidEdit("bad_json", "The edited arguments are not JSON.") from None
-        read = gateway.read(gateway.with_arguments(call.call, text), self.tools, self.limits)
+        read = gates.read(gateway.with_arguments(call.call, text), self.tools, self.limits)
         view = gateway.view_of(self, self.run_state, call, read)
-        outcome = gateway.judge(call.call, view, gateway.JUDGED_ON_EDIT).outcome
-        if isinstance(outcome, gateway.Answer):
+        outcome = gates.judge(call.call, view, gates.JUDGED_ON_EDIT).outcome
+        if isinstance(outcome, gates.Answer):
             error = outcome.result.error
             code, message = (
                 (error.code, error.message) if error else ("repeat_limit", "This was done before.")
             )
             raise InvalidEdit(code, message, read.faults)
-        if isinstance(outcome, gateway.Wait):
+        if isinstance(outcome, gates.Wait):
             raise InvalidEdit("repeat_limit", "The same is already waiting on another card.")
         return read
 
@@ -482,76 +475,8 @@ class Agent:
             gateway.ask_again(self, run, call)
 
 
-class Run:
-    """A view of one run: it follows the record, and holds nothing itself."""
-
-    __slots__ = ("_agent", "_first", "id")
-
-    def __init__(self, agent: Agent, run_id: str, first: int) -> None:
-        self._agent = agent
-        self._first = first
-        self.id = run_id
-
-    @property
-    def events(self) -> list[Event]:
-        return self._agent.events_of(self.id, self._first)
-
-    @property
-    def state(self) -> State:
-        live = self._live()
-        return live.state if live else self._end().state
-
-    @property
-    def end_code(self) -> str | None:
-        live = self._live()
-        return live.end_code if live else self._end().code
-
-    @property
-    def answer(self) -> str | None:
-        live = self._live()
-        return live.answer if live else self._end().answer
-
-    @property
-    def usage(self) -> Usage:
-        live = self._live()
-        return live.usage if live else self._end().usage
-
-    @property
-    def pending(self) -> list[Approval]:
-        """The cards that wait for a person, in call order."""
-        with self._agent.lock:
-            live = self._live()
-            return live.pending if live and not live.ended else []
-
-    @property
-    def evidence(self) -> list[str]:
-        """What an answer can rest on: the results that say ok, such as tool:add:call-001."""
-        return [
-            f"tool:{event.result.tool_name}:{event.call_id}"
-            for event in self.events
-            if isinstance(event, CallFinished | CallAnswered) and event.result.ok
-        ]
-
-    def wait(self, after: int, timeout_s: float = 1.0) -> list[Event]:
-        """The run's events past the first `after`; none on timeout, and at once when it has ended."""
-        with self._agent.lock:
-            self._agent.lock.wait_for(lambda: len(self.events) > after or self._over(), timeout_s)
-            return self.events[after:]
-
-    def _live(self) -> RunState | None:
-        run = self._agent.state.run
-        return run if run and run.id == self.id else None
-
-    def _over(self) -> bool:
-        live = self._live()
-        return live is None or live.ended
-
-    def _end(self) -> RunEnded:
-        return next(event for event in reversed(self.events) if isinstance(event, RunEnded))
-
-
 def _denied(call: CallState, reason: str | None) -> ToolResult:
-    return gateway.failed(
+    return gates.failed(
         call.call.name, "denied", "A person denied this call. It was not done.", reason=reason
     )
 
@@ -565,38 +490,3 @@ def _clean(text: str | None) -> str | None:
 
 def _surrogates(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _audited(event: Event, audit: Audit) -> dict[str, Any]:
-    """The fields of an event's audit line: names, codes and keyed digests, no words of anybody."""
-    line: dict[str, Any] = {"event": event.kind}
-    match event:
-        case Judging():
-            line |= {"call_id": event.call_id, "arguments_digest": audit.keyed(event.digest)}
-            line["policy_result"] = event.verdicts[-1].outcome if event.verdicts else None
-        case CallFinished() | ApprovalExpired():
-            line["call_id"] = event.call_id
-        case Decided():
-            line |= {"call_id": event.call_id, "approval_id": event.approval_id}
-            line |= {"decision": "approved" if event.approve else "denied"}
-            line["arguments_digest"] = audit.keyed(event.digest)
-        case ReplyReceived():
-            line["latency_ms"] = event.elapsed_ms
-        case RunEnded():
-            line["error_code"] = event.code
-        case _:
-            pass
-    if isinstance(event, ApprovalRequested):
-        line |= {"approval_id": event.approval.id, "decision": "requested", "tool_name": event.approval.tool}
-    if isinstance(event, CallAnswered | CallFinished | ApprovalExpired):
-        line |= _audited_result(event.result, audit)
-    return line
-
-
-def _audited_result(result: ToolResult, audit: Audit) -> dict[str, Any]:
-    return {
-        "tool_name": result.tool_name if result.code != "tool_not_allowed" else None,
-        "result_digest": audit.keyed(canonical(result.result)) if result.ok else None,
-        "latency_ms": result.elapsed_ms,
-        "error_code": result.code,
-    }

@@ -13,6 +13,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
+from agent.arguments import canonical
+from agent.record import (
+    ApprovalExpired,
+    ApprovalRequested,
+    CallAnswered,
+    CallFinished,
+    Decided,
+    Event,
+    Judging,
+    ReplyReceived,
+    RunEnded,
+    ToolResult,
+)
+
 
 class Audit(Protocol):
     """Where audit lines go. `write` takes the fields of one line; it must not raise."""
@@ -53,3 +67,38 @@ class AuditLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def audited(event: Event, audit: Audit) -> dict[str, Any]:
+    """The fields of an event's audit line: names, codes and keyed digests, no words of anybody."""
+    line: dict[str, Any] = {"event": event.kind}
+    match event:
+        case Judging():
+            line |= {"call_id": event.call_id, "arguments_digest": audit.keyed(event.digest)}
+            line["policy_result"] = event.verdicts[-1].outcome if event.verdicts else None
+        case CallFinished() | ApprovalExpired():
+            line["call_id"] = event.call_id
+        case Decided():
+            line |= {"call_id": event.call_id, "approval_id": event.approval_id}
+            line |= {"decision": "approved" if event.approve else "denied"}
+            line["arguments_digest"] = audit.keyed(event.digest)
+        case ReplyReceived():
+            line["latency_ms"] = event.elapsed_ms
+        case RunEnded():
+            line["error_code"] = event.code
+        case _:
+            pass
+    if isinstance(event, ApprovalRequested):
+        line |= {"approval_id": event.approval.id, "decision": "requested", "tool_name": event.approval.tool}
+    if isinstance(event, CallAnswered | CallFinished | ApprovalExpired):
+        line |= _audited_result(event.result, audit)
+    return line
+
+
+def _audited_result(result: ToolResult, audit: Audit) -> dict[str, Any]:
+    return {
+        "tool_name": result.tool_name if result.code != "tool_not_allowed" else None,
+        "result_digest": audit.keyed(canonical(result.result)) if result.ok else None,
+        "latency_ms": result.elapsed_ms,
+        "error_code": result.code,
+    }

@@ -9,34 +9,18 @@ call has an answer before the next request goes out. That rule, one answer for e
 servers check and what naive loops break when something is denied, stopped, or fails.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from agent import gateway
+from agent import gates, gateway, replies
 from agent.errors import ModelError
 from agent.limits import Deadline
-from agent.model import OnDelta, Reply, Usage, WireCall
-from agent.record import (
-    CallState,
-    ReplyReceived,
-    RequestFailed,
-    RequestSent,
-    RunEnded,
-    RunState,
-    State,
-    ToolCall,
-    ToolResult,
-    is_final,
-)
+from agent.model import OnDelta
+from agent.record import RequestSent, RunEnded, State, ToolResult
+from agent.state import CallState, RunState, is_final
 from agent.transcript import check_pairing, window, wire_messages
 
 if TYPE_CHECKING:
     from agent.agent import Agent
-
-MAX_ATTEMPTS = 3
-FIRST_BACKOFF_S = 0.5
-CHARS_PER_TOKEN = 4
-MAX_ID_CHARS = 64
 
 
 def advance(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> bool:
@@ -104,23 +88,9 @@ def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
     try:
         reply = agent.model.reply(messages, tools, deadline, only_while(run, on_delta))
     except ModelError as error:
-        agent.append(failed(agent, run, error))
+        agent.append(replies.failed(agent, run, error))
         return
-    usage = reply.usage or estimate(agent.state.chars + agent.fixed_chars, reply)
-    agent.append(
-        ReplyReceived(
-            at=agent.now(),
-            run_id=run.id,
-            text=reply.text,
-            calls=name_calls(reply.calls, agent.state.call_ids),
-            usage=usage,
-            finish_reason=reply.finish_reason,
-            refusal=reply.refusal,
-            notes=reply.notes + dropped(reply, last_for),
-            elapsed_ms=round((agent.now() - started) * 1000),
-            extra=reply.extra or None,
-        )
-    )
+    agent.append(replies.received(agent, run, reply, started))
 
 
 def finish(agent: "Agent", run: RunState) -> None:
@@ -167,59 +137,7 @@ def closing(agent: "Agent", call: CallState, code: str) -> ToolResult:
     if call.phase == "running" and call.effect == "write":
         return gateway.stamped(agent, gateway.unknown_outcome(call.call.name))
     message = f"The run ended before this call was made ({code}). It was not done."
-    return gateway.stamped(agent, gateway.failed(call.call.name, code, message))
-
-
-def failed(agent: "Agent", run: RunState, error: ModelError) -> RequestFailed:
-    """Name a failed request, and say when it is sent again: a temporary failure, while there is time."""
-    left_s = agent.limits.run_s - run.elapsed_s(agent.now())
-    backoff_s = FIRST_BACKOFF_S * 2**run.failed_in_a_row * (0.5 + agent.jitter())
-    wait_s = backoff_s if error.retry_after_s is None else error.retry_after_s
-    is_last = run.limit is not None or run.requests >= agent.limits.max_requests - 1
-    again = error.retry and run.failed_in_a_row + 1 < MAX_ATTEMPTS and not is_last and wait_s < left_s
-    named = f" It asks to wait {wait_s:g} s." if error.retry_after_s and not again else ""
-    return RequestFailed(
-        at=agent.now(),
-        run_id=run.id,
-        code=error.code,
-        message=error.message + named,
-        retry_in_s=wait_s if again else None,
-    )
-
-
-def name_calls(calls: Sequence[WireCall], taken: set[str]) -> tuple[ToolCall, ...]:
-    """Give each call an id that is unique in the whole record: the server's own where it is free."""
-    used = set(taken)
-    named: list[ToolCall] = []
-    for call in calls:
-        given = call.provider_id if call.provider_id and call.provider_id.strip() else None
-        wire_id = next(one for one in _ids(given, len(used)) if one not in used)
-        used.add(wire_id)
-        named.append(ToolCall(wire_id, given, call.name, call.arguments))
-    return tuple(named)
-
-
-def _ids(given: str | None, taken: int) -> Iterator[str]:
-    """One id more than there are taken ones: the given one, suffixed, or made up where no server takes it."""
-    if given and given.isprintable() and len(given) <= MAX_ID_CHARS:
-        yield given
-        yield from (f"{given}-{n}" for n in range(2, taken + 2))
-    else:
-        yield from (f"call-{n:03d}" for n in range(taken + 1, 2 * taken + 2))
-
-
-def dropped(reply: Reply, last_for: str | None) -> tuple[str, ...]:
-    if reply.calls and last_for:
-        return ("calls in the last reply of a run are dropped: no tools were offered",)
-    if reply.calls and reply.finish_reason in ("length", "content_filter"):
-        return (f"calls of a reply that ended with {reply.finish_reason} are not looked at",)
-    return ()
-
-
-def estimate(sent_chars: int, reply: Reply) -> Usage:
-    """Tokens where the server does not say: a server that is silent must not evade the budget."""
-    written = len(reply.text or "") + sum(len(str(call.arguments)) for call in reply.calls)
-    return Usage(sent_chars // CHARS_PER_TOKEN, written // CHARS_PER_TOKEN, estimated=True)
+    return gateway.stamped(agent, gates.failed(call.call.name, code, message))
 
 
 def only_while(run: RunState, on_delta: OnDelta | None) -> OnDelta | None:

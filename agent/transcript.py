@@ -10,7 +10,8 @@ from typing import Any
 from agent import record
 from agent.arguments import canonical
 from agent.model import Message
-from agent.record import Entry, Event, Exchange, ReplyReceived, UserMessage
+from agent.record import Event, ReplyReceived, UserMessage
+from agent.state import Entry, Exchange
 
 SHRUNK = '{"ok":null,"truncated":true,"note":"left out to save space; ask again if it matters"}'
 MESSAGE_CHARS = 60

@@ -9,12 +9,12 @@ import pytest
 
 from agent import Limits, Policy, Run, State
 from agent.errors import InvalidEdit, ModelError, RunActive
-from agent.gateway import ToolThreads
 from agent.model import Reply
 from agent.model.scripted import Scripted
 from agent.policy import Between, Rule
 from agent.record import CallAnswered, CallFinished, Decided, Judging, ReplyReceived, RequestFailed, RunEnded
 from agent.store.memory import MemoryStore
+from agent.threads import ToolThreads
 from agent.transcript import check_pairing
 from tests.support import Counter, Setup, asks, call, make_tool
 from tools.base import ToolError

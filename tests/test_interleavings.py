@@ -11,7 +11,8 @@ import pytest
 
 from agent import Agent, State
 from agent.errors import RunActive
-from agent.record import Conversation, RunEnded, fold
+from agent.record import RunEnded
+from agent.state import Conversation, fold
 from agent.transcript import check_pairing
 from tests.support import FakeClock, Setup, asks, call
 

@@ -15,17 +15,8 @@ from agent.audit import AuditLog
 from agent.errors import InvalidMessage, ModelError
 from agent.model import Reply
 from agent.model.scripted import Scripted
-from agent.record import (
-    CallFinished,
-    CallStarted,
-    Conversation,
-    Event,
-    Judging,
-    RequestSent,
-    RunEnded,
-    RunState,
-    fold,
-)
+from agent.record import CallFinished, CallStarted, Event, Judging, RequestSent, RunEnded
+from agent.state import Conversation, RunState, fold
 from agent.store.memory import MemoryStore
 from agent.transcript import check_pairing
 from tests.support import Counter, Setup, asks, call, make_tool

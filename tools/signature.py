@@ -123,7 +123,12 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
             kept.append(line)
         elif line != "Args:":
             entries.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip(), _entries(entries)
+    return _unwrapped("\n".join(kept)), _entries(entries)
+
+
+def _unwrapped(text: str) -> str:
+    """Paragraphs on one line each: the line breaks of the source mean nothing to a model."""
+    return re.sub(r"(?<!\n)\n(?=[^\s\-*\d])", " ", re.sub(r"\n{3,}", "\n\n", text)).strip()
 
 
 def _entries(lines: Sequence[str]) -> dict[str, str]:
@@ -505,6 +510,7 @@ Number = Annotated[int | Decimal, NumberKind()]
 # What is wanted, by pydantic's name of the error; {…} comes from the error's own context.
 _WANTED: Mapping[str, tuple[FaultKind, str]] = {
     "string_type": ("type", "text"),
+    "string_unicode": ("range", "text without half of a surrogate pair"),
     "int_type": ("type", "a whole number"),
     "float_type": ("type", "a number"),
     "bool_type": ("type", "true or false"),

@@ -1,0 +1,408 @@
+"""The state: what the record adds up to, folded from it one event at a time.
+
+Counters, pending cards, the transcript and the state of the run are here and nowhere else. Whoever
+folds the same events again gets the same state.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent.arguments import as_sent, canonical, parse
+from agent.model import Message, Usage
+from agent.record import (
+    Approval,
+    ApprovalExpired,
+    ApprovalRequested,
+    CallAnswered,
+    CallDeferred,
+    CallFinished,
+    CallStarted,
+    Decided,
+    Event,
+    Judging,
+    MessagesRestored,
+    ReplyReceived,
+    RequestFailed,
+    RequestSent,
+    RunEnded,
+    State,
+    ToolCall,
+    ToolResult,
+    ToolSwitched,
+    UserMessage,
+)
+from tools.base import Effect, JsonValue
+
+END_STATES = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+BAD_ARGUMENT_CODES = frozenset({"bad_json", "bad_arguments"})
+NEVER_REPLAYED = frozenset({"conflict", "tool_busy"})
+
+
+@dataclass(slots=True)
+class CallState:
+    """One call, as far as it has come."""
+
+    call: ToolCall
+    reply: int
+    position: int
+    phase: Literal["open", "deferred", "asked", "approved", "running", "answered"] = "open"
+    effect: Effect | None = None
+    asked_digest: str = ""
+    digest: str = ""
+    asked_arguments: str | None = None
+    arguments: str | None = None
+    charged: bool = False
+    acted: bool = False
+    approval: Approval | None = None
+    behind: CallDeferred | None = None
+    result: ToolResult | None = None
+
+    @property
+    def id(self) -> str:
+        return self.call.id
+
+    @property
+    def code(self) -> str | None:
+        return self.result.code if self.result else None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A reply that asked for tools, with all its answers: what the transcript holds of it.
+
+    `arguments` and `results` stand in call order, as texts that go over the wire.
+    """
+
+    reply: ReplyReceived
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+Entry = UserMessage | ReplyReceived | Exchange | Message
+"""One entry of the transcript: restored wire messages stand as they are."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the record says of the latest run."""
+
+    id: str
+    started_at: float
+    state: State = State.RECEIVED
+    end_code: str | None = None
+    answer: str | None = None
+    calls: dict[str, CallState] = field(default_factory=dict[str, CallState])
+    open: list[CallState] = field(default_factory=list[CallState])
+    reply: ReplyReceived | None = None
+    request: RequestSent | None = None
+    failed: RequestFailed | None = None
+    failed_in_a_row: int = 0
+    replies: int = 0
+    requests: int = 0
+    charged: int = 0
+    bad_before: int = 0
+    usage: Usage = field(default_factory=Usage)
+    limit: str | None = None
+    limit_position: int = -1
+    identical: Counter[str] = field(default_factory=Counter[str])
+    conflicts: Counter[str] = field(default_factory=Counter[str])
+    intents: dict[str, CallState] = field(default_factory=dict[str, CallState])
+    barred: set[str] = field(default_factory=set[str])
+    refused_hosts: set[str] = field(default_factory=set[str])
+    closed: bool = True
+    expired: bool = False
+    waiting_since: float | None = None
+    waited_s: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return self.state in END_STATES
+
+    def in_phase(self, *phases: str) -> Iterator[CallState]:
+        return (call for call in self.open if call.phase in phases)
+
+    @property
+    def pending(self) -> list[Approval]:
+        return [call.approval for call in self.in_phase("asked") if call.approval]
+
+    def elapsed_s(self, now: float) -> float:
+        """Seconds that count against the limit: those in which a person was asked do not."""
+        waiting = now - self.waiting_since if self.waiting_since is not None else 0.0
+        return now - self.started_at - self.waited_s - waiting
+
+    def bad_counts(self, with_bad: CallState | None = None) -> list[int]:
+        """Bad arguments in a row, after each open call, in call order, as if `with_bad` were one.
+
+        A call that ran or was carded, and was not answered so, begins the count anew.
+        """
+        counts = [self.bad_before]
+        for call in self.open:
+            if call is with_bad or call.code in BAD_ARGUMENT_CODES:
+                counts.append(counts[-1] + 1)
+            elif call.acted:
+                counts.append(0)
+        return counts
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What the record says in all: the transcript, the ids in use, and the latest run."""
+
+    transcript: list[Entry] = field(default_factory=list[Entry])
+    chars: int = 0
+    call_ids: set[str] = field(default_factory=set[str])
+    allowed_hosts: set[str] = field(default_factory=set[str])
+    switched_off: set[str] = field(default_factory=set[str])
+    run: RunState | None = None
+
+
+def fold(state: Conversation, event: Event) -> Conversation:
+    """Take one event into the state, in place: the cost is per event, not per history."""
+    _FOLDS[type(event)](state, event)
+    if state.run and not isinstance(event, ToolSwitched | MessagesRestored):
+        _close_reply(state, state.run)
+        _move(state.run, event)
+    return state
+
+
+def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
+    for message in event.messages:
+        state.call_ids.update(call["id"] for call in message.get("tool_calls") or ())
+        _append(state, message, len(str(message)))
+
+
+def _tool_switched(state: Conversation, event: ToolSwitched) -> None:
+    (state.switched_off.discard if event.on else state.switched_off.add)(event.tool)
+
+
+def _user_message(state: Conversation, event: UserMessage) -> None:
+    state.run = RunState(event.run_id, event.at)
+    _append(state, event, len(event.text))
+
+
+def _request_sent(state: Conversation, event: RequestSent) -> None:
+    run = _run(state)
+    run.requests += 1
+    run.request, run.failed, run.reply = event, None, None
+    run.limit = run.limit or event.last_for
+
+
+def _request_failed(state: Conversation, event: RequestFailed) -> None:
+    run = _run(state)
+    run.failed = event
+    run.failed_in_a_row += 1
+
+
+def _reply_received(state: Conversation, event: ReplyReceived) -> None:
+    run = _run(state)
+    run.reply = event
+    run.failed_in_a_row = 0
+    run.usage += event.usage
+    run.bad_before = run.bad_counts()[-1]
+    state.call_ids.update(call.id for call in event.calls)
+    run.open = []
+    if event.calls and not is_final(run):
+        run.replies += 1
+        run.closed = False
+        run.open = [CallState(call, run.replies, n) for n, call in enumerate(event.calls)]
+        run.calls.update((call.id, call) for call in run.open)
+    elif event.text and event.text.strip():
+        _append(state, event, len(event.text))
+
+
+def is_final(run: RunState) -> bool:
+    """Whether the reply at hand ends the run: no calls, or calls that must not be looked at."""
+    reply = run.reply
+    return reply is not None and (
+        not reply.calls
+        or (run.request is not None and run.request.last_for is not None)
+        or reply.finish_reason in ("length", "content_filter")
+    )
+
+
+def _judged(state: Conversation, event: Judging) -> CallState:
+    run = _run(state)
+    call = run.calls[event.call_id]
+    if not call.charged and any(v.gate == "budget" and v.outcome == "pass" for v in event.verdicts):
+        call.charged = True
+        run.charged += 1
+    if call.phase == "open":
+        call.asked_digest = call.digest = event.digest
+        call.asked_arguments = call.arguments = event.arguments
+        call.effect = event.effect
+    return call
+
+
+def _call_answered(state: Conversation, event: CallAnswered) -> None:
+    run = _run(state)
+    call = _judged(state, event)
+    _answer(run, call, event.result, event.strikes)
+    if event.result.code == "permission_denied":
+        run.barred.add(call.call.name)
+
+
+def _call_deferred(state: Conversation, event: CallDeferred) -> None:
+    call = _judged(state, event)
+    call.phase, call.behind = "deferred", event
+
+
+def _approval_requested(state: Conversation, event: ApprovalRequested) -> None:
+    call = _judged(state, event)
+    call.phase, call.approval, call.acted = "asked", event.approval, True
+    call.digest, call.arguments = event.digest, event.arguments
+    if call.effect == "write":
+        _run(state).intents[call.digest] = call
+
+
+def _call_started(state: Conversation, event: CallStarted) -> None:
+    run = _run(state)
+    call = _judged(state, event)
+    call.phase, call.acted = "running", True
+    if call.effect == "write":
+        run.intents[call.digest] = call
+    else:
+        run.identical[call.digest] += 1
+
+
+def _call_finished(state: Conversation, event: CallFinished) -> None:
+    run = _run(state)
+    _answer(run, run.calls[event.call_id], event.result, event.strikes)
+
+
+def _decided(state: Conversation, event: Decided) -> None:
+    run = _run(state)
+    call = run.calls[event.call_id]
+    host = call.approval.host if call.approval else None
+    if event.approve:
+        call.phase, call.digest = "approved", event.digest
+        call.arguments = event.arguments or call.arguments
+        if host:
+            state.allowed_hosts.add(host)
+        return
+    if host:
+        run.refused_hosts.add(host)
+    if event.result:
+        _answer(run, call, event.result)
+
+
+def _approval_expired(state: Conversation, event: ApprovalExpired) -> None:
+    run = _run(state)
+    run.expired = True
+    _answer(run, run.calls[event.call_id], event.result)
+
+
+def _run_ended(state: Conversation, event: RunEnded) -> None:
+    run = _run(state)
+    for call_id, result in event.answers:
+        _answer(run, run.calls[call_id], result)
+    run.state, run.end_code, run.answer = event.state, event.code, event.answer
+
+
+def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:
+    if result.code in NEVER_REPLAYED and run.intents.get(call.digest) is call:
+        # Nothing happened, and the world may have moved on: the same call may be asked for again.
+        del run.intents[call.digest]
+        run.conflicts[call.digest] += call.phase == "running"
+    call.phase, call.result = "answered", result
+    if strikes and run.limit is None:
+        run.limit, run.limit_position = strikes, call.position
+
+
+def _close_reply(state: Conversation, run: RunState) -> None:
+    """Once each call of a reply is answered, the exchange enters the transcript, whole."""
+    if run.reply is None or run.closed or not all(call.result for call in run.open):
+        return
+    run.closed = True
+    arguments = tuple(as_sent(call.call.arguments) for call in run.open)
+    results = tuple(envelope(call) for call in run.open)
+    chars = len(run.reply.text or "") + sum(map(len, arguments + results))
+    _append(state, Exchange(run.reply, arguments, results), chars)
+
+
+def envelope(call: CallState) -> str:
+    """The result of a call as it travels to the model: data, labelled by the program."""
+    result = call.result
+    if result is None:
+        raise ValueError(f"Call {call.id} has no result yet.")
+    labels: dict[str, JsonValue] = {
+        "call_id": call.id,
+        "tool": result.tool_name,
+        "ok": result.ok,
+        "trust": result.trust,
+        "source": result.source,
+        "retrieved_at": result.retrieved_at,
+        "elapsed_ms": result.elapsed_ms,
+        "truncated": result.truncated,
+    }
+    if result.error:
+        labels["error"] = {
+            "code": result.error.code,
+            "message": result.error.message,
+            **({"reason": result.error.reason} if result.error.reason else {}),
+            **(result.error.details or {}),
+        }
+    else:
+        labels["data"] = result.result
+    if result.edited:
+        labels["edited"] = {"from": parse(result.edited[0]), "to": parse(result.edited[1])}
+    return canonical(labels, sort_keys=False)
+
+
+def _append(state: Conversation, entry: Entry, chars: int) -> None:
+    state.transcript.append(entry)
+    state.chars += chars
+
+
+def _move(run: RunState, event: Event) -> None:
+    """Name the state that the run is in now, and stop or start its clock."""
+    if not run.ended:
+        run.state = _state(run)
+    parked = run.state == State.WAITING_APPROVAL
+    if parked and run.waiting_since is None:
+        run.waiting_since = event.at
+    elif run.waiting_since is not None and not isinstance(
+        event, Decided | ApprovalExpired | ApprovalRequested
+    ):
+        # The clock runs again with the first step of the program, not with the person's click.
+        run.waited_s += event.at - run.waiting_since
+        run.waiting_since = None
+
+
+def _state(run: RunState) -> State:
+    if run.request is None:
+        return State.RECEIVED
+    if run.reply is None or any(run.in_phase("open")):
+        return State.PLANNING
+    if any(run.in_phase("running")):
+        return State.WAITING_TOOL
+    if any(run.in_phase("asked")):
+        return State.WAITING_APPROVAL
+    if any(run.in_phase("approved", "deferred")):
+        return State.WAITING_TOOL
+    return State.OBSERVING if run.open else State.PLANNING
+
+
+def _run(state: Conversation) -> RunState:
+    if state.run is None:
+        raise ValueError("An event of a run stands before its user message.")
+    return state.run
+
+
+_FOLDS: Mapping[type[Event], Callable[[Conversation, Any], object]] = {
+    MessagesRestored: _messages_restored,
+    ToolSwitched: _tool_switched,
+    UserMessage: _user_message,
+    RequestSent: _request_sent,
+    RequestFailed: _request_failed,
+    ReplyReceived: _reply_received,
+    CallAnswered: _call_answered,
+    CallDeferred: _call_deferred,
+    ApprovalRequested: _approval_requested,
+    CallStarted: _call_started,
+    CallFinished: _call_finished,
+    Decided: _decided,
+    ApprovalExpired: _approval_expired,
+    RunEnded: _run_ended,
+}
