@@ -1,4 +1,4 @@
-"""A chat-completions endpoint on loopback that serves one reply a request: whole, or as a stream of chunks."""
+"""A chat-completions endpoint on loopback: one reply a request, whole or as a stream of chunks."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Faults reported publicly against systems that do this job: one test a case, over a real socket, whole and streamed.
+"""Faults reported publicly against systems that do this job: each over a real socket, both ways.
 
 Each test plays what the endpoint of the case answers, does what the person does, and looks at what the
 endpoint was asked, at what the tools did, and at how the run ended. The next message of the person
@@ -30,7 +30,7 @@ from agent.record import CallFinished, RequestFailed, RequestSent
 from agent.store import IntentKey
 from agent.store.memory import MemoryStore
 from agent.transcript import check_pairing
-from tests.endpoint import Completion, answer, completion, says, wants
+from tests.endpoint import Completion, answer, says, wants
 from tests.model.server import Loopback, loopback
 from tests.support import START_S, SUM, FakeClock, call, make_tool
 from tools.base import JsonValue, ToolContext
@@ -98,9 +98,7 @@ class Stage:
             "model": OpenAIChat(client=client, model="fake", stream=stream),
             "tools": [
                 make_tool("get_time", self.get_time, "read", ZONE),
-                make_tool(
-                    "save_note", self.save_note, "write", precondition=lambda given, _: self.before_save(given)
-                ),
+                make_tool("save_note", self.save_note, "write", precondition=self.check_save),
                 make_tool("add", self.add, "none", SUM),
                 make_tool("list_notes", self.list_notes, "read", NOTHING),
                 *settings.pop("more_tools", ()),
@@ -114,6 +112,9 @@ class Stage:
             **settings,
         }
         self.agent = Agent(**self.settings)
+
+    def check_save(self, arguments: dict[str, JsonValue], ctx: ToolContext) -> None:
+        self.before_save(arguments)
 
     # --- what the person does ---
 
@@ -134,6 +135,13 @@ class Stage:
         other = copy.copy(self)
         data = json.loads(dumped or json.dumps(self.agent.dump()))
         other.agent = Agent.load(data, **self.settings)
+        return other
+
+    def beside(self, owner_id: str) -> "Stage":
+        """The same stage with the agent of somebody else: one model, one client, one store, one audit."""
+        other = copy.copy(self)
+        settings: dict[str, Any] = {**self.settings, "owner_id": owner_id}
+        other.agent = Agent(**settings)
         return other
 
     def next_turn(self) -> Codes:
@@ -532,8 +540,6 @@ def test_13_clicks_at_the_same_moment(stage: Open) -> None:
         assert len(one.bodies) == 2 * (turn + 1)
     assert one.audited(event="decision_ignored") == 16
     assert len(one.next_turn()) == 8
-
-
 
 
 def remind(kind: str) -> tuple[Tally, dict[str, Any]]:
@@ -1164,15 +1170,15 @@ def module_state() -> list[object]:
 
 
 def test_45_conversation_leaks_between_users(stage: Open) -> None:
-    (done,) = served(45)
-    bad = {"_status": 400, "_headers": {}, "_body": '{"error":{"message":"no such model"}}'}
+    done_a, done_b = served(45)
+    bad: Completion = {"_status": 400, "_headers": {}, "_body": '{"error":{"message":"no such model"}}'}
     one = stage(
         wants(call("c1", "save_note", {"text": "CANARY-2"}), call("c2", "list_notes", {})),
-        done,
+        done_a,
         wants(call("c3", "save_note", {"text": "CANARY-3"})),
         # and now the other one, over the same client and the same store
         wants(call("c1", "list_notes", {}), call("c2", "save_note", {"text": "mine"})),
-        done,
+        done_b,
         bad,
     )
     one.ask("my code word is CANARY-1")
@@ -1182,8 +1188,7 @@ def test_45_conversation_leaks_between_users(stage: Open) -> None:
     card = one.pending[0]
     asked_by_a = len(one.bodies)
 
-    b = copy.copy(one)
-    b.agent = Agent(**{**one.settings, "owner_id": "o-2"})
+    b = one.beside("o-2")
     assert b.agent.run is None
     assert b.agent.decide(card.id, card.digest, approve=True) is False
     assert waiting(b.ask("what do you know?"), "c2")
@@ -1218,7 +1223,7 @@ def test_45_conversation_leaks_between_users(stage: Open) -> None:
 
     assert waiting(one.proceed(), "c3")
     assert one.decide("c3")
-    one.serve(done)
+    one.serve(DONE)
     assert completed(one.proceed())
     assert [note.text for note in one.store.notes("o-1").list()] == ["CANARY-2", "CANARY-3"]
     assert one.next_turn() == [("c1", "ok"), ("c2", "ok"), ("c3", "ok")]
