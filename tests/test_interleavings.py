@@ -6,12 +6,13 @@ thread would: each action runs to its end between two steps of the working threa
 
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Condition
 
 import pytest
 
 from agent import Agent, State
 from agent.errors import RunActive
-from agent.record import RunEnded
+from agent.record import CallStarted, RunEnded
 from agent.state import Conversation, fold
 from agent.transcript import check_pairing
 from tests.support import FakeClock, Setup, asks, call
@@ -85,31 +86,36 @@ class Scene:
     def play(self) -> None:
         with suppress(RunActive):
             self.agent.ask("first")
-        self._approve_all()
+        self.approve_all()
         self.clock.plan = []
         self.agent.stop()
         last = self.agent.ask("last")
-        self._approve_all()
+        self.approve_all()
         assert last.state == State.COMPLETED
 
-    def _approve_all(self) -> None:
+    def approve_all(self) -> None:
         for _ in range(8):
             self.approve()
             self.agent.proceed()
+
+    def check_effects(self) -> None:
+        """Two runs may each be allowed the same note; no run may write one twice, or unapproved."""
+        written = [arguments["text"] for arguments in self.setup.note.calls]
+        allowed = [text for _, text in self.approved]
+        assert len(self.approved) == len(set(self.approved))
+        assert all(written.count(text) <= allowed.count(text) for text in written)
+        started = [e for e in self.agent.events if isinstance(e, CallStarted) and e.effect == "write"]
+        assert len(self.setup.store.executions) == len(started)
 
     def check(self) -> None:
         events = self.agent.events
         assert check_pairing(self.agent.messages) == []
         assert all(check_pairing(request) == [] for request in self.setup.model.requests)
+        self.check_effects()
         begun = [event.run_id for event in events if event.kind == "user_message"]
         ended = [event.run_id for event in events if isinstance(event, RunEnded)]
         assert sorted(begun) == sorted(ended)
         assert len(set(begun)) == len(begun)
-        # Two runs may each be allowed the same note; no run may write one twice, or unapproved.
-        written = [arguments["text"] for arguments in self.setup.note.calls]
-        allowed = [text for _, text in self.approved]
-        assert len(self.approved) == len(set(self.approved))
-        assert all(written.count(text) <= allowed.count(text) for text in written)
         folded = Conversation()
         for event in events:
             fold(folded, event)
@@ -135,3 +141,52 @@ def test_every_pair_of_actions_at_every_pair_of_boundaries(first: str, second: s
     for early in range(BOUNDARIES):
         for late in range(early, BOUNDARIES):
             play([(early, first), (late, second)])
+
+
+class MeddlingLock(Condition):
+    """An agent's lock that acts once, just before it is taken for the nth time."""
+
+    def __init__(self, at: int, action: Callable[[], object]) -> None:
+        super().__init__()
+        self.at = at
+        self.action = action
+        self.taken = 0
+
+    def __enter__(self) -> bool:
+        if not self._is_owned():  # type: ignore[attr-defined]
+            self.taken += 1
+            if self.taken == self.at:
+                self.action()
+        return super().__enter__()
+
+
+@pytest.mark.parametrize("at", range(1, 80))
+def test_a_decision_is_seen_by_the_working_thread_or_left_to_proceed(at: int) -> None:
+    """Nobody calls `proceed` again: wherever the decisions fall, one of the two takes them up."""
+    scene = Scene([])
+
+    def decide_and_proceed() -> None:
+        run = scene.agent.run
+        if run and len(run.pending) == 2:
+            acted.append(True)
+            scene.approve()
+            scene.approve()
+            scene.agent.proceed()
+
+    acted: list[bool] = []
+    scene.agent.lock = MeddlingLock(at, decide_and_proceed)
+    run = scene.agent.ask("first")
+    assert run.state == (State.COMPLETED if acted else State.WAITING_APPROVAL)
+    scene.check_effects()
+
+
+@pytest.mark.parametrize("at", range(1, 80))
+def test_a_stop_before_any_step_leaves_no_claim_without_a_start(at: int) -> None:
+    scene = Scene([])
+    scene.agent.ask("first")
+    scene.approve()
+    scene.approve()
+    scene.agent.lock = MeddlingLock(at, scene.agent.stop)
+    scene.agent.proceed()
+    scene.check_effects()
+    assert check_pairing(scene.agent.messages) == []

@@ -60,12 +60,24 @@ def sources(folder: str) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def test_law_1_state_is_a_fold_of_the_record() -> None:
-    setup = busy_setup()
-    folded = Conversation()
-    for event in setup.agent.events:
-        assert fold(folded, event) is folded
-    assert folded == setup.agent.state
-    assert folded.transcript
+    class Refolding(AuditLog):
+        """Folds the whole record anew at each event, and compares."""
+
+        compared = 0
+
+        def write(self, line: Mapping[str, Any]) -> None:
+            folded = Conversation()
+            for event in setup.agent.events:
+                assert fold(folded, event) is folded
+            assert folded == setup.agent.state
+            self.compared += 1
+
+    log = Refolding("/dev/null")
+    setup = Setup(audit=log)
+    setup = busy_setup(audit=log)
+    log.close()
+    assert log.compared == len(setup.agent.events)
+    assert setup.agent.state.transcript
 
 
 def test_law_1_the_record_only_grows() -> None:

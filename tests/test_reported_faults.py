@@ -26,6 +26,7 @@ import pytest
 from agent import Agent, Limits, Run, State
 from agent.audit import AuditLog
 from agent.model.openai_chat import OpenAIChat
+from agent.policy import Policy, Rule
 from agent.record import CallFinished, RequestFailed, RequestSent
 from agent.store import IntentKey
 from agent.store.memory import MemoryStore
@@ -542,6 +543,31 @@ def test_13_clicks_at_the_same_moment(stage: Open) -> None:
     assert len(one.next_turn()) == 8
 
 
+class Meeting(tuple[str, ...]):
+    """Values that a rule allows; who reads them waits there for the other one, once `barrier` is set."""
+
+    barrier: Barrier | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self.barrier:
+            self.barrier.wait(LONGEST_S)
+        return super().__iter__()
+
+
+def test_13_two_clicks_are_both_judged_before_either_decides(stage: Open) -> None:
+    allowed = Meeting(("A", "B"))
+    one = stage(*served(13), policy=Policy(rules=(Rule("save_note", "text", allowed),)))
+    card = one.ask().pending[0]
+    allowed.barrier = Barrier(2)
+    edit = functools.partial(one.agent.decide, card.id, card.digest, approve=True, arguments=B)
+    assert sorted(at_once(edit, edit)) == [False, True]
+    allowed.barrier = None
+    assert completed(one.proceed())
+    assert (one.saved, len(one.bodies)) == (["B"], 2)
+    assert (one.audited(event="decided"), one.audited(event="decision_ignored")) == (1, 1)
+    assert one.next_turn() == [("call_a", "ok")]
+
+
 def remind(kind: str) -> tuple[Tally, dict[str, Any]]:
     tally = Tally(lambda arguments, _: arguments)
     properties = {"minutes": {"type": kind}, "text": {"type": "string"}}
@@ -591,6 +617,18 @@ def test_14_what_the_approver_sees_is_what_runs(
     assert json.loads(one.sent_arguments()[0]) == shown
     assert len(one.bodies) == 2
     assert one.next_turn() == [("call_a", "ok")]
+
+
+def test_14_who_draws_a_card_cannot_change_it(stage: Open) -> None:
+    one = stage(*served(6))
+    one.ask().pending[0].arguments["text"] = "coffee"
+    assert [card.arguments for card in one.pending] == [A, B]
+    assert [card.arguments for card in one.reload().pending] == [A, B]
+    assert one.decide("call_a")
+    assert one.decide("call_b", approve=False)
+    assert completed(one.proceed())
+    assert (one.saved, len(one.bodies)) == (["A"], 2)
+    assert one.next_turn() == [("call_a", "ok"), ("call_b", "denied")]
 
 
 def test_15_forged_foreign_and_used_approvals(stage: Open) -> None:
@@ -1085,11 +1123,13 @@ def test_44_stop_in_the_middle_leaves_half_a_state(stage: Open) -> None:
 
     one.before_save = stop_after_a
     run = one.ask()
+    digest_b = run.pending[1].digest
     assert one.decide("call_a")
     assert one.decide("call_b")
     assert cancelled(one.proceed(), "cancelled")
     assert cancelled(run, "cancelled")
     assert (one.saved, len(one.bodies), len(dumps)) == (["A"], 1, 1)
+    assert one.store.look_up(IntentKey("o-1", run.id, digest_b, 1)) is None
     half = [("call_a", "ok"), ("call_b", "cancelled")]
     assert one.next_turn() == half
     reopened = one.reload(dumps[0])

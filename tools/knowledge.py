@@ -8,7 +8,7 @@ import stat
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,8 @@ MAX_FILES = 500
 MAX_FOLDER_DEPTH = 8
 MAX_PATH_CHARS = 255
 MAX_FILE_BYTES = 1_048_576
-MAX_SEARCHED_BYTES = 8 * MAX_FILE_BYTES
+MAX_SEARCHED_BYTES = 2 * MAX_FILE_BYTES
+MAX_HITS_PER_FILE = 100
 MAX_TEXT_CHARS = 8_000
 MAX_EXCERPTS = 5
 MAX_EXCERPT_CHARS = 500
@@ -52,11 +53,15 @@ def search_local(ctx: ToolContext, keyword: Keyword) -> JsonValue:
         keyword: One to a few words, at most 50 characters, no operators. Case and accents do not matter.
     """
     terms = tuple(dict.fromkeys(fold(keyword).split()))
-    hits = [hit for file in _readable(ctx.knowledge) for hit in _hits(file, terms)]
+    listed = _listing(ctx.knowledge)
+    files = list(_readable(ctx.knowledge, listed))
+    hits = [hit for file in files for hit in islice(_hits(file, terms), MAX_HITS_PER_FILE)]
+    skipped = len(listed) - len(files)
     if not hits:
-        raise ToolError("no_data", "No file in the knowledge folder mentions that. Try another word.")
+        raise _nothing(skipped)
     best = heapq.nsmallest(MAX_EXCERPTS, hits, key=lambda hit: hit.rank)
-    return {"excerpts": [hit.as_json(terms) for hit in best], "more": len(hits) - len(best)}
+    excerpts: list[JsonValue] = [hit.as_json(terms) for hit in best]
+    return {"excerpts": excerpts, "more": len(hits) - len(best), "files_not_searched": skipped}
 
 
 @tool(
@@ -103,6 +108,11 @@ def read_file(ctx: ToolContext, path: str) -> JsonValue:
         raise ToolError("too_large", "That file is larger than 1 MiB. Use search_local to find a passage.")
     text = _decoded(data)
     return {"path": path, "text": text[:MAX_TEXT_CHARS], "truncated": len(text) > MAX_TEXT_CHARS}
+
+
+def _nothing(skipped: int) -> ToolError:
+    rest = f" {skipped} files were too large to search." if skipped else ""
+    return ToolError("no_data", f"No file in the knowledge folder mentions that. Try another word.{rest}")
 
 
 def _not_found(path: str) -> ToolError:
@@ -183,13 +193,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _decoded(data: bytes) -> str:
-    return data.decode("utf-8-sig", "replace")
+    return data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
 
 
 # --- searching ----------------------------------------------------------------------------------
 
-# What marks a letter in Latin, Greek and Cyrillic. Marks of other scripts make other letters.
-_ACCENTS = re.compile("[\u0300-\u036f]")
+# What marks a letter in Latin, Greek and Cyrillic; marks of other scripts make other letters. One at
+# the start of a line is kept: without it two line breaks could meet, and paragraphs would shift.
+_ACCENTS = re.compile("(?<!\n)[\u0300-\u036f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +237,10 @@ def fold(text: str) -> str:
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
 
 
-def _readable(folder: Path) -> Iterator[_File]:
+def _readable(folder: Path, listed: list[tuple[str, int]]) -> Iterator[_File]:
     """The files, read within a budget: a pure tool bounds its own work."""
     left = MAX_SEARCHED_BYTES
-    for path, size in _listing(folder):
+    for path, size in listed:
         data = read_bytes(folder, path) if size <= min(left, MAX_FILE_BYTES) else None
         if data is not None:
             left -= len(data)
@@ -237,29 +248,18 @@ def _readable(folder: Path) -> Iterator[_File]:
 
 
 def _hits(file: _File, terms: tuple[str, ...]) -> Iterator[_Hit]:
-    whole = fold(file.text)
-    if not any(term in whole for term in terms):
-        return
-    for line, paragraph in _paragraphs(file.text):
-        folded = fold(paragraph)
-        counts = tuple(folded.count(term) for term in terms)
-        if any(counts):
-            yield _Hit(file, line, paragraph, counts)
-
-
-def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without a blank one between them, with the number of the first."""
-    numbered = enumerate(text.split("\n"), 1)
-    for filled, group in groupby(numbered, key=lambda one: bool(one[1].strip())):
-        if filled:
-            lines = list(group)
-            yield lines[0][0], "\n".join(line for _, line in lines)
+    """The paragraphs with a term. Folding keeps every line break, so both texts split alike."""
+    line = 1
+    for paragraph, folded in zip(file.text.split("\n\n"), fold(file.text).split("\n\n"), strict=True):
+        if any(term in folded for term in terms):
+            yield _Hit(file, line, paragraph, tuple(folded.count(term) for term in terms))
+        line += paragraph.count("\n") + 2
 
 
 def _first(text: str, terms: tuple[str, ...]) -> int:
     """Where in the text the first term begins; folding changes lengths, so the place is counted back."""
     folded = fold(text)
-    wanted = min(place for term in terms if (place := folded.find(term)) >= 0)
+    wanted = min((place for term in terms if (place := folded.find(term)) >= 0), default=0)
     passed = 0
     for index, character in enumerate(text):
         passed += len(fold(character))

@@ -1,7 +1,7 @@
 """The two sides of the comparison: Glassloop, and a hand loop over the openai client."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -109,7 +109,7 @@ def _turn(number: int) -> Iterable[dict[str, Any]]:
 
 
 @contextmanager
-def both_sides(port: int, folder: Path) -> Iterator[tuple[Ours, Floor]]:
+def both_sides(port: int, folder: Path) -> Generator[tuple[Ours, Floor]]:
     """Each side has a client of its own, so that neither waits for a connection of the other."""
     url = f"http://127.0.0.1:{port}/v1"
     with (

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, RootModel
 from typing_extensions import TypedDict
 
@@ -302,6 +304,7 @@ ACCEPTED: list[tuple[Any, JsonValue, JsonValue]] = [
     (Number, Decimal("1E+5"), 100_000),
     (Number, 0.1, Decimal("0.1")),
     (Number, Decimal("-0.0"), 0),
+    (Number, Decimal("0E-5000"), 0),
     (bool, True, True),
     (Colour, "blue", "blue"),
     (Level, 2, 2),
@@ -353,6 +356,7 @@ REFUSED: list[tuple[Any, Any, str, str]] = [
     (Number, False, "v", "type"),
     (Number, None, "v", "type"),
     (Number, TOO_LONG, "v", "range"),
+    (Number, Decimal("1E+1000"), "v", "range"),
     (Number, Decimal("1E+999999999"), "v", "range"),
     (Number, Decimal("1E-999999999"), "v", "range"),
     (Number, Decimal("0." + "1" * 1001), "v", "range"),
@@ -436,6 +440,46 @@ def test_a_fault_echoes_forty_characters_at_most() -> None:
     with pytest.raises(BadArguments, match=r"'v' must be a whole number; it was \"x{39}…\"\.") as raised:
         taking(int).validate({"v": "x" * 500})
     assert raised.value.faults[0].message.count("x") == 39
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.decimals()
+    | st.text(st.characters(), max_size=5)
+    | st.sampled_from(["red", "a", "x", "y", "kind", "cat", "2026-07-31", "points", 10**1000]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["x", "y", "points", "kind", "z"]) | st.text(max_size=3), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+KINDS = [taking(annotation) for annotation, _ in GOLDEN.values()]
+
+
+def judged(one: Tool, value: Any) -> dict[str, JsonValue] | BadArguments:
+    try:
+        return one.validate({"v": value})
+    except BadArguments as error:
+        return error
+
+
+@settings(deadline=None, database=None, derandomize=True, max_examples=40)
+@given(VALUES)
+def test_any_value_is_refused_or_has_one_canonical_form(value: Any) -> None:
+    schemas = [
+        from_schema(schema) for schema in (obj({"v": EITHER}), obj({"v": {"type": "number"}}), obj({"v": {}}))
+    ]
+    for one in (*KINDS, *schemas):
+        outcome = judged(one, value)
+        if isinstance(outcome, BadArguments):
+            assert all(fault.message.isprintable() for fault in outcome.faults)
+        else:
+            assert repr(one.validate(outcome)) == repr(outcome)
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -530,8 +574,8 @@ def test_a_default_that_does_not_fit_is_refused(annotation: Any, default: Any) -
 
 
 def registered(function: Callable[..., Any], **more: Any) -> Tool:
-    settings: dict[str, Any] = {"effect": "none", "permission": "p", **more}
-    return tool(**settings)(function)
+    chosen: dict[str, Any] = {"effect": "none", "permission": "p", **more}
+    return tool(**chosen)(function)
 
 
 def bare() -> JsonValue:
@@ -608,8 +652,8 @@ def identity(arguments: dict[str, JsonValue], _: ToolContext) -> JsonValue:
 
 
 def from_schema(schema: Any, **more: Any) -> Tool:
-    settings: dict[str, Any] = {"name": "given", "description": "Given.", "function": identity, **more}
-    return Tool.from_json_schema(parameters=schema, **settings)
+    chosen: dict[str, Any] = {"name": "given", "description": "Given.", "function": identity, **more}
+    return Tool.from_json_schema(parameters=schema, **chosen)
 
 
 def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -620,6 +664,7 @@ def written(properties: dict[str, Any], **more: Any) -> Tool:
     return from_schema(obj(properties, **more))
 
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 INNER = obj({"z": {"type": "string"}})
 EITHER = {
     "oneOf": [
@@ -693,10 +738,11 @@ SCHEMA_REFUSES: list[tuple[dict[str, Any], Any, str, str]] = [
         "unknown_field",
     ),
     ({"type": "object", "allOf": [obj({"a": {"type": "integer"}})]}, {"a": "x"}, "a", "type"),
+    (obj({"a": {"$schema": DRAFT_7, "allOf": [INNER]}}), {"a": {"q": 1}}, "a.q", "unknown_field"),
     ({"type": "object", **EITHER}, {"k": "b", "x": 1}, "", "unknown_field"),
     (obj({"t": {"$ref": "#/$defs/T"}}, **TREE), {"t": {"kids": [{"q": 1}]}}, "t.kids.0.q", "unknown_field"),
     (
-        {"$schema": "http://json-schema.org/draft-07/schema#", "allOf": [obj({"a": {}})]},
+        {"$schema": DRAFT_7, "allOf": [obj({"a": {}})]},
         {"q": 1},
         "q",
         "unknown_field",

@@ -151,6 +151,21 @@ def test_at_most_five_excerpts_and_the_number_of_the_others(tmp_path: Path) -> N
     assert (len(found["excerpts"]), found["more"]) == (5, 3)
 
 
+def test_odd_line_breaks_keep_line_numbers(tmp_path: Path) -> None:
+    (tmp_path / "odd.md").write_bytes("\u0301\r\n\u0301\r\n\r\n\r\nx\n\u0301\nthe word\n".encode())
+    (one,) = run(search_local, tmp_path, keyword="word")["excerpts"]
+    assert one["line"] == 7
+
+
+def test_what_was_too_much_to_search_is_told(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.md").write_text("word\n\n" + "z\n\n" * 300_000)
+    (tmp_path / "huge.md").write_bytes(b"z" * 1_048_577)
+    assert run(search_local, tmp_path, keyword="word")["files_not_searched"] == 2
+    with pytest.raises(ToolError, match="2 files were too large"):
+        run(search_local, tmp_path, keyword="other")
+
+
 def test_a_search_reads_nothing_that_is_closed(folder: Path) -> None:
     with pytest.raises(ToolError) as raised:
         run(search_local, folder, keyword="launch")
