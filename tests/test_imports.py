@@ -16,5 +16,5 @@ def test_importing_agent_loads_no_client_no_database_and_no_page() -> None:
     command = [sys.executable, "-c", CODE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     loaded = set(done.stdout.split())
-    assert "pydantic" in loaded
+    assert loaded >= {"agent", "tools"}
     assert loaded & {"openai", "sqlalchemy", "requests", "streamlit", "httpx2"} == set()

@@ -190,3 +190,19 @@ def test_a_stop_before_any_step_leaves_no_claim_without_a_start(at: int) -> None
     scene.agent.proceed()
     scene.check_effects()
     assert check_pairing(scene.agent.messages) == []
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_of_two_decisions_at_once_one_decides(at: int) -> None:
+    scene = Scene([])
+    card = scene.agent.ask("first").pending[0]
+    decided: list[bool] = []
+
+    def deny() -> None:
+        decided.append(scene.agent.decide(card.id, card.digest, approve=False))
+
+    scene.agent.lock = MeddlingLock(at, deny)
+    decided.append(scene.agent.decide(card.id, card.digest, approve=True))
+    scene.agent.stop()
+    if len(decided) == 2:
+        assert sorted(decided) == [False, True]

@@ -33,16 +33,21 @@ def asking(*ids: Any) -> dict[str, Any]:
 
 
 def busy_setup(**settings: Any) -> Setup:
-    """A conversation with everything in it: results, refusals, a denial, an edit, a limit, a failure."""
-    setup = Setup(
-        asks(call("a", "note", ONE), call("b", "note", TWO), call("c", "look", "{"), call("a", "look", ONE)),
-        asks(call("d", "add", {"a": 1, "b": 2}), text="So far."),
-        ModelError("provider_error", "Down.", retry=True),
-        "first answer",
-        asks(call("e", "nothing", {})),
-        "",
-        **settings,
-    )
+    """A conversation with everything in it: results, refusals, a denial, an edit, a failure, two ends."""
+    return play(Setup(*BUSY, **settings))
+
+
+BUSY = (
+    asks(call("a", "note", ONE), call("b", "note", TWO), call("c", "look", "{"), call("a", "look", ONE)),
+    asks(call("d", "add", {"a": 1, "b": 2}), text="So far."),
+    ModelError("provider_error", "Down.", retry=True),
+    "first answer",
+    asks(call("e", "nothing", {})),
+    "",
+)
+
+
+def play(setup: Setup) -> Setup:
     setup.ask()
     setup.decide(0, arguments={"text": "A, edited"})
     setup.decide(0, approve=False, reason="wrong text")
@@ -73,8 +78,8 @@ def test_law_1_state_is_a_fold_of_the_record() -> None:
             self.compared += 1
 
     log = Refolding("/dev/null")
-    setup = Setup(audit=log)
-    setup = busy_setup(audit=log)
+    setup = Setup(*BUSY, audit=log)
+    play(setup)
     log.close()
     assert log.compared == len(setup.agent.events)
     assert setup.agent.state.transcript
