@@ -116,7 +116,7 @@ def _decide(agent: Agent, card: Approval) -> None:
     """Draw the card and take one decision; an unreadable answer or a refused edit asks again."""
     print(f"\nAPPROVAL NEEDED  {card.tool}  (risk: {card.risk}, digest {card.digest[:12]})")
     print(card.preview)
-    print(_quoted(canonical(card.arguments)))
+    print(_quoted(card.canonical))
     while True:
         answer = _read(ASK).strip()
         word, _, reason = answer.partition(" ")

@@ -3,6 +3,7 @@
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from threading import Condition
 from typing import Any, Self
@@ -219,13 +220,13 @@ class Agent:
         """The transcript as wire messages: the system message first, lawful at every moment."""
         with self.lock:
             view = Window(0, len(self.state.transcript), 0)
-            return wire_messages(self.prompt.text, self.state.transcript, view, None)
+            return deepcopy(wire_messages(self.prompt.text, self.state.transcript, view, None))
 
     def request_messages(self, request: RequestSent) -> list[Message]:
         """The messages of a request as it was sent, projected again: the event copies nothing."""
         with self.lock:
             view = Window(request.first, request.upto, request.shrunk)
-            return wire_messages(self.prompt.text, self.state.transcript, view, request.run_id)
+            return deepcopy(wire_messages(self.prompt.text, self.state.transcript, view, request.run_id))
 
     @property
     def is_working(self) -> bool:

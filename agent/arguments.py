@@ -51,11 +51,11 @@ def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     return value  # pyright: ignore[reportUnknownVariableType]  # the hook above types its values
 
 
-def as_sent(raw: str | dict[str, Any] | None) -> str:
+def as_sent(raw: str | None) -> str:
     """Arguments as they stand in the history: the canonical text, or {} for what cannot be read."""
     try:
-        return canonical(parse(raw if isinstance(raw, str) else canonical(raw)))
-    except (BadJson, ValueError):
+        return canonical(parse(raw or ""))
+    except BadJson:
         return "{}"
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from agent.arguments import canonical
 from agent.record import (
     ApprovalExpired,
     ApprovalRequested,
@@ -98,7 +97,7 @@ def audited(event: Event, audit: Audit) -> dict[str, Any]:
 def _audited_result(result: ToolResult, audit: Audit) -> dict[str, Any]:
     return {
         "tool_name": result.tool_name if result.code != "tool_not_allowed" else None,
-        "result_digest": audit.keyed(canonical(result.result)) if result.ok else None,
+        "result_digest": audit.keyed(result.data or "") if result.ok else None,
         "latency_ms": result.elapsed_ms,
         "error_code": result.code,
     }

@@ -4,7 +4,6 @@ A gate looks at one call and at the state, changes nothing, and says pass, answe
 gates after these, execute and record, are the gateway's.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,7 +88,8 @@ BUSY = Failure("tool_busy", "Too many tools are running now. Try again later.")
 
 
 def refuse(call: ToolCall, code: str, message: str, **details: JsonValue) -> Answer:
-    return Answer(failed(call.name, code, message, details=details or None))
+    text = reading.canonical(details) if details else None
+    return Answer(failed(call.name, code, message, details=text))
 
 
 def failed(tool: str, code: str, message: str, **more: Any) -> ToolResult:
@@ -99,16 +99,13 @@ def failed(tool: str, code: str, message: str, **more: Any) -> ToolResult:
 def read(call: ToolCall, tools: Mapping[str, Tool], limits: Limits) -> Reading:
     """Read a call's arguments as far as they can be read. Judges nothing; the gates do."""
     tool = tools.get(call.name)
-    raw, note = call.arguments, None
-    if raw is None or (isinstance(raw, str) and not raw.strip()):
-        if tool and not tool.has_required and tool.effect != "write":
-            raw, note = "{}", "empty arguments count as {}"
-        else:
-            raw = ""
+    raw, note = call.arguments or "", None
+    if not raw.strip() and tool and not tool.has_required and tool.effect != "write":
+        raw, note = "{}", "empty arguments count as {}"
     try:
-        value = reading.parse(raw if isinstance(raw, str) else _as_text(raw), limits)
+        value = reading.parse(raw, limits)
     except reading.BadJson as error:
-        return Reading(tool, reading.digest(call.name, str(raw)), bad_json=str(error), note=note)
+        return Reading(tool, reading.digest(call.name, raw), bad_json=str(error), note=note)
     text = reading.canonical(value)
     if tool is None:
         return Reading(None, reading.digest(call.name, text), text, value, note=note)
@@ -118,13 +115,6 @@ def read(call: ToolCall, tools: Mapping[str, Tool], limits: Limits) -> Reading:
         return Reading(tool, reading.digest(call.name, text), text, faults=error.faults, note=note)
     text = reading.canonical(value)
     return Reading(tool, reading.digest(call.name, text), text, value, note=note)
-
-
-def _as_text(raw: dict[str, Any]) -> str:
-    try:
-        return json.dumps(raw)  # NaN stays NaN here: the strict reader refuses it
-    except RecursionError:
-        raise reading.BadJson("The arguments are nested too deep.") from None
 
 
 def tool_of(read_: Reading) -> Tool:

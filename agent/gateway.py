@@ -4,10 +4,8 @@ Each judging becomes one event. A call that passed all gates is claimed, run and
 nowhere else.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from agent import arguments as reading
@@ -47,6 +45,8 @@ from agent.store import Execution, IntentKey
 from agent.threads import Slot, ToolTimeout
 from tools.base import TOOL_CODES, BadArguments, JsonValue, ToolContext, ToolError
 
+MAX_DETAILS_CHARS = 2_000
+
 if TYPE_CHECKING:
     from agent.agent import Agent
 
@@ -85,7 +85,7 @@ def make_card(agent: "Agent", this: CallState, read_: Reading, risk: str, host: 
         id=agent.new_id("ask"),
         call_id=this.id,
         tool=tool.name,
-        arguments=reading.parse(read_.text or "", agent.limits),
+        canonical=read_.text or "",
         digest=read_.digest,
         preview=" ".join(filter(None, [tool.preview if tool.effect == "write" else "", sends])),
         risk=risk,
@@ -292,7 +292,7 @@ def _call(agent: "Agent", run: RunState, this: CallState, read_: Reading) -> Too
     return ToolResult(
         ok=error is None,
         tool_name=tool.name,
-        result=data,
+        data=data,
         error=error,
         elapsed_ms=round((agent.now() - started) * 1000),
         trust=tool.trust,
@@ -316,19 +316,24 @@ def _failure(problem: BaseException) -> Failure:
     if isinstance(problem, BadArguments):
         fields: list[JsonValue] = [{"field": f.field, "problem": f.kind} for f in problem.faults]
         message = " ".join(fault.message for fault in problem.faults)
-        return Failure("bad_arguments", message, details={"fields": fields})
+        return Failure("bad_arguments", message, details=reading.canonical({"fields": fields}))
     if isinstance(problem, ToolError) and problem.code in TOOL_CODES:
-        return Failure(problem.code, problem.message, details=problem.details or None)
+        return Failure(problem.code, problem.message, details=_details(problem))
     return Failure("tool_error", "The tool failed. Nothing is known about why.")
 
 
-def _kept(value: JsonValue, max_chars: int) -> tuple[JsonValue, bool]:
-    """A copy of a tool's data that nobody can change later, cut where it is too long."""
+def _kept(value: JsonValue, max_chars: int) -> tuple[str, bool]:
+    """A tool's data as JSON text, cut to a text of its beginning where it is too long."""
     text = reading.canonical(value, sort_keys=False)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if len(text) > max_chars:
-        return text[:max_chars], True
-    return json.loads(text, parse_float=Decimal), False
+    return (reading.canonical(text[:max_chars]), True) if len(text) > max_chars else (text, False)
+
+
+def _details(problem: ToolError) -> str | None:
+    try:
+        return _kept(problem.details, MAX_DETAILS_CHARS)[0] if problem.details else None
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _precondition(agent: "Agent", run: RunState, read_: Reading, slot: Slot | None) -> Failure | None:

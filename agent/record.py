@@ -4,11 +4,14 @@ A run is the slice of the record that belongs to one user message. What the even
 in `agent.state`; what goes over the wire or on a screen is projected in `agent.transcript`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
+from agent.arguments import parse
 from agent.model import Message, Usage
 from tools.base import Effect, JsonValue, Trust
 
@@ -33,30 +36,32 @@ class ToolCall:
     id: str
     provider_id: str | None
     name: str
-    arguments: str | dict[str, Any] | None
+    arguments: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call brought no data. `details` are facts the model can plan with, such as choices."""
+    """Why a call brought no data. `reason` is a person's; `details` is the JSON text of an object with
+    facts that the model can plan with, such as choices."""
 
     code: str
     message: str
     reason: str | None = None
-    details: Mapping[str, JsonValue] | None = None
+    details: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """The answer to one call.
 
+    `data` is the JSON text of what the tool returned: a text, because nobody can change it later.
     `elapsed_ms` counts the tool alone; `retrieved_at` is ISO 8601, UTC. `edited` holds the canonical
     arguments that were asked for and those that a person put in their place.
     """
 
     ok: bool
     tool_name: str
-    result: JsonValue = None
+    data: str | None = None
     error: Failure | None = None
     elapsed_ms: int = 0
     trust: Trust = "trusted"
@@ -64,6 +69,11 @@ class ToolResult:
     retrieved_at: str = ""
     truncated: bool = False
     edited: tuple[str, str] | None = None
+
+    @property
+    def result(self) -> JsonValue:
+        """What the tool returned, read anew each time; other than whole numbers as Decimal."""
+        return json.loads(self.data, parse_float=Decimal) if self.data else None
 
     @property
     def code(self) -> str | None:
@@ -83,19 +93,24 @@ class Verdict:
 class Approval:
     """A card: exactly what will run, for a person to approve or deny.
 
-    `arguments` is the canonical form that runs; `expires_at` is in seconds since the epoch. `host` is
+    `canonical` is the form that runs, as JSON text; `expires_at` is in seconds since the epoch. `host` is
     set where the person also agrees to the first call to a third party.
     """
 
     id: str
     call_id: str
     tool: str
-    arguments: dict[str, JsonValue]
+    canonical: str
     digest: str
     preview: str
     risk: str
     expires_at: float
     host: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, JsonValue]:
+        """The arguments that run, read anew each time: changing them changes nothing."""
+        return parse(self.canonical)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

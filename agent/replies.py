@@ -1,7 +1,8 @@
 """From what a model sent to an event: ids that are ours, tokens, notes, and what is sent again."""
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
@@ -60,7 +61,7 @@ def name_calls(calls: Sequence[WireCall], taken: set[str]) -> tuple[ToolCall, ..
         given = call.provider_id if call.provider_id and call.provider_id.strip() else None
         wire_id = next(one for one in _ids(given, len(used)) if one not in used)
         used.add(wire_id)
-        named.append(ToolCall(wire_id, given, call.name, call.arguments))
+        named.append(ToolCall(wire_id, given, call.name, as_text(call.arguments)))
     return tuple(named)
 
 
@@ -71,6 +72,14 @@ def _ids(given: str | None, taken: int) -> Iterator[str]:
         yield from (f"{given}-{n}" for n in range(2, taken + 2))
     else:
         yield from (f"call-{n:03d}" for n in range(taken + 1, 2 * taken + 2))
+
+
+def as_text(arguments: str | dict[str, Any] | None) -> str | None:
+    """An object that a server sent in place of a text, as text. NaN stays NaN: gate 4 refuses it."""
+    try:
+        return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
+    except RecursionError:
+        return "{nested too deep"
 
 
 def dropped(reply: Reply, last_for: str | None) -> tuple[str, ...]:

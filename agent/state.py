@@ -338,16 +338,15 @@ def envelope(call: CallState) -> str:
     }
     if result.error:
         labels["error"] = {
+            **parse(result.error.details or "{}"),
             "code": result.error.code,
             "message": result.error.message,
             **({"reason": result.error.reason} if result.error.reason else {}),
-            **(result.error.details or {}),
         }
-    else:
-        labels["data"] = result.result
     if result.edited:
         labels["edited"] = {"from": parse(result.edited[0]), "to": parse(result.edited[1])}
-    return canonical(labels, sort_keys=False)
+    text = canonical(labels, sort_keys=False)
+    return f'{text[:-1]},"data":{result.data or "null"}}}' if result.ok else text
 
 
 def _append(state: Conversation, entry: Entry, chars: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent import record
-from agent.arguments import canonical
+from agent.arguments import as_sent
 from agent.model import Message
 from agent.record import Event, ReplyReceived, UserMessage
 from agent.state import Entry, Exchange
@@ -18,7 +18,6 @@ MESSAGE_CHARS = 60
 """What a message costs besides its text: role, quotes and brackets, roughly."""
 
 _UNSAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_KEPT = ("role", "content", "tool_calls", "tool_call_id")
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -96,7 +95,24 @@ def lawful_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...
             raise ValueError(f"The content of message {number} is not a text.")
     if faults := check_pairing(copied):
         raise ValueError(f"The messages are not lawful: {faults[0].message}")
-    return tuple({key: one[key] for key in _KEPT if key in one} for one in copied)
+    return tuple(_own(number, message) for number, message in enumerate(copied))
+
+
+def _own(number: int, message: Message) -> Message:
+    """A message with the fields of the protocol alone, and calls that each server takes."""
+    own = {key: message[key] for key in ("role", "content", "tool_call_id") if key in message}
+    if "tool_calls" not in message:
+        return own
+    try:
+        calls = [
+            (call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message["tool_calls"]
+        ]
+    except (KeyError, TypeError):
+        raise ValueError(f"A call in message {number} lacks its function, name or arguments.") from None
+    if not all(isinstance(part, str) for call in calls for part in call):
+        raise ValueError(f"A call in message {number} holds something that is not a text.")
+    return {**own, "tool_calls": [wire_call(i, name, as_sent(arguments)) for i, name, arguments in calls]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +176,8 @@ def _echo(reply: ReplyReceived, run_id: str | None) -> Mapping[str, Any]:
 
 
 def _asking(entry: Exchange, run_id: str | None) -> Message:
-    calls = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": safe_name(call.name), "arguments": arguments},
-        }
-        for call, arguments in zip(entry.reply.calls, entry.arguments, strict=True)
-    ]
+    pairs = zip(entry.reply.calls, entry.arguments, strict=True)
+    calls = [wire_call(call.id, call.name, arguments) for call, arguments in pairs]
     content = entry.reply.text or None
     return {"role": "assistant", "content": content, "tool_calls": calls, **_echo(entry.reply, run_id)}
 
@@ -177,9 +187,10 @@ def _answers(entry: Exchange, shrunk: bool) -> Iterator[Message]:
         yield {"role": "tool", "tool_call_id": call.id, "content": SHRUNK if shrunk else content}
 
 
-def safe_name(name: str) -> str:
-    """A tool name that each server takes back; what the model wrote stays in the record."""
-    return _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
+def wire_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call as it is sent back, under a name that each server takes; the model's own is in the record."""
+    safe = _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
+    return {"id": call_id, "type": "function", "function": {"name": safe, "arguments": arguments}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,18 +222,18 @@ def _row(event: Event) -> Row:
         case record.RequestFailed():
             return Row(event.at, "model", "program", event.kind, detail=event.message, code=event.code)
         case record.ReplyReceived():
-            asked = [f"{call.name}({_shown(call.arguments)})" for call in event.calls]
+            asked = [f"{call.name}({call.arguments or ''})" for call in event.calls]
             detail = "; ".join([*filter(None, [event.text or event.refusal]), *asked, *event.notes])
             return Row(event.at, "model", "program", event.kind, detail=detail, code=event.finish_reason)
         case record.CallAnswered() | record.CallFinished():
             verdicts = event.verdicts
             source = "tool" if isinstance(event, record.CallFinished) else "program"
-            text = event.result.error.message if event.result.error else canonical(event.result.result)
+            text = event.result.error.message if event.result.error else event.result.data or ""
             return Row(
                 event.at, source, "program", event.kind, event.call_id, text, event.result.code, verdicts
             )
         case record.ApprovalRequested():
-            text = f"{event.approval.preview} {event.arguments}"
+            text = f"{event.approval.preview} {event.approval.canonical}"
             return Row(event.at, "program", "you", event.kind, event.call_id, text, None, event.verdicts)
         case record.Judging():
             detail = event.arguments or ""
@@ -250,7 +261,3 @@ def visible(text: str) -> str:
 
 def _hidden(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-
-
-def _shown(arguments: str | dict[str, Any] | None) -> str:
-    return arguments if isinstance(arguments, str) else canonical(arguments)

@@ -13,6 +13,7 @@ from agent.model import Reply
 from agent.model.scripted import Scripted
 from agent.policy import Between, Rule
 from agent.record import CallAnswered, CallFinished, Decided, Judging, ReplyReceived, RequestFailed, RunEnded
+from agent.saved import result_from_json
 from agent.store.memory import MemoryStore
 from agent.threads import ToolThreads
 from agent.transcript import check_pairing
@@ -662,7 +663,7 @@ class TestStop:
         kinds = [e.kind for e in setup.agent.events]
         assert kinds.count("call_finished") == 1
         executions = setup.store.executions
-        assert [json.loads(one.result)["result"] for one in executions if one.result] == ["sent"]
+        assert [result_from_json(one.result).result for one in executions if one.result] == ["sent"]
 
     def test_before_the_first_message_it_does_nothing(self) -> None:
         setup = Setup()
@@ -812,7 +813,7 @@ class TestToolDeadline:
         for thread in threads:
             thread.join(10)
         executions = setup.store.executions
-        assert [json.loads(one.result)["result"] for one in executions if one.result] == ["A"]
+        assert [result_from_json(one.result).result for one in executions if one.result] == ["A"]
 
     def test_a_thread_that_was_given_up_keeps_its_place_until_it_ends(self) -> None:
         setup, _, release = self.hanging(asks(call("r", "hang", ONE)), asks(call("l", "look", ONE)), "sorry")

@@ -2,8 +2,9 @@
 
 CPU is `time.process_time` of this process, threads included; the server is another process. Both
 sides are measured in turn, each pair gives one ratio, and the table shows medians. Where the machine
-is busy, "of least" is steadier: the cheapest sample of ours over the cheapest of the floor's. The floor's client
-makes a new connection after each stream, ours keeps its own; the cost of a delta leaves that out.
+is busy, "of least" is steadier: the cheapest sample of ours over the cheapest of the floor's. The
+floor's client makes a new connection after each stream, ours keeps its own; the cost of a delta
+leaves that out.
 """
 
 import gc
@@ -150,20 +151,12 @@ def report_import() -> None:
     with tempfile.TemporaryDirectory() as folder:
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environ["PYTHONPYCACHEPREFIX"] = folder  # the first pair compiles, and is left out
-        codes = ("import agent", "pass")
-        pairs = [tuple(_child_cpu_s(code, environ) for code in codes) for _ in range(IMPORTS + 1)][1:]
+        samples = range(IMPORTS + 1)
+        pairs = [(_child_cpu_s("import agent", environ), _child_cpu_s("pass", environ)) for _ in samples][1:]
     whole, bare = (median(side) * 1000 for side in zip(*pairs, strict=True))
     only = median(one - other for one, other in pairs) * 1000
-    print(
-        ROW.format(
-            "import agent, whole",
-            f"{whole:.0f} ms",
-            f"{bare:.0f} ms",
-            "(floor: bare)",
-            "150 ms",
-            verdict(whole, 150),
-        )
-    )
+    met = verdict(whole, 150)
+    print(ROW.format("import agent", f"{whole:.0f} ms", f"{bare:.0f} ms", "(floor: bare)", "", "150 ms", met))
     print(ROW.format("import agent, less the bare interpreter", f"{only:.0f} ms", "", "", "", "", ""))
     seen = _output("-c", f"import agent, sys; print(*[m for m in {BARRED} if m in sys.modules])").strip()
     print(f"of {', '.join(BARRED)} it loads: {seen or 'none'}")
