@@ -1,7 +1,7 @@
 """An Agent: what one session owns. Its record, its limits, its policy; ask, decide, proceed, stop."""
 
 import random
-import uuid
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -39,6 +39,8 @@ from tools.base import JsonValue, Tool
 
 KNOWLEDGE = Path(__file__).resolve().parent.parent / "knowledge"
 MAX_REASON_CHARS = 500
+DEFAULT_LIMITS = Limits()
+DEFAULT_POLICY = Policy()
 
 
 class RunGone(Exception):
@@ -56,6 +58,7 @@ class Agent:
     __slots__ = (
         "_events",
         "_first",
+        "_owner_hash",
         "_worker",
         "audit",
         "clock",
@@ -90,20 +93,21 @@ class Agent:
         knowledge: Path | None = None,
         threads: ToolThreads | None = None,
         jitter: Callable[[], float] = random.random,
-        new_uid: Callable[[], str] = lambda: uuid.uuid4().hex,
+        new_uid: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         given = tuple(tools)
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in given}
         if len(self.tools) != len(given):
             raise ValueError("Two tools have the same name.")
-        self.policy = policy or Policy()
+        self.policy = policy or DEFAULT_POLICY
         self.policy.check(given)
         self.model = model
         self.owner_id = owner_id
-        self.limits = limits or Limits()
+        self.limits = limits or DEFAULT_LIMITS
         self.clock = clock or SystemClock()
         self.store = store or MemoryStore(self.clock)
         self.audit = audit
+        self._owner_hash = audit.keyed(owner_id) if audit else None
         self.knowledge = knowledge or KNOWLEDGE
         self.threads = threads or ToolThreads()
         self.jitter = jitter
@@ -322,7 +326,7 @@ class Agent:
             {
                 "timestamp": self.timestamp(),
                 "run_id": run.id if run else None,
-                "user_id_hash": self.audit.keyed(self.owner_id),
+                "user_id_hash": self._owner_hash,
                 "state": run.state if run else None,
                 "model_version": self.model.name,
                 "prompt_version": self.prompt.version,

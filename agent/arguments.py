@@ -27,6 +27,10 @@ class BadJson(Exception):
 
 DEFAULTS = Limits()
 
+_OPTIONS: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+_encode = json.JSONEncoder(**_OPTIONS).encode
+_encode_sorted = json.JSONEncoder(sort_keys=True, **_OPTIONS).encode
+
 
 def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     """Read one strict JSON object: integral numbers as int, others as Decimal. Raises `BadJson`."""
@@ -62,9 +66,7 @@ def as_sent(raw: str | None) -> str:
 def canonical(value: Any, *, sort_keys: bool = True) -> str:
     """JSON text of a value: sorted keys, no blanks, Decimals as exact numbers. NaN raises ValueError."""
     try:
-        return json.dumps(
-            value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
+        return (_encode_sorted if sort_keys else _encode)(value)
     except TypeError:
         return _with_decimals(value, sort_keys)
 

@@ -26,6 +26,8 @@ from agent.record import (
     ToolResult,
 )
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class Audit(Protocol):
     """Where audit lines go. `write` takes the fields of one line; it must not raise."""
@@ -53,7 +55,7 @@ class AuditLog:
         self._file = os.fdopen(descriptor, "a", encoding="utf-8")
 
     def write(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(line, separators=(",", ":")) + "\n"
+        text = _encode(line) + "\n"
         with self._lock:
             try:
                 self._file.write(text)

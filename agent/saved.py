@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
-from typing import Any, cast
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, cast
 
 from agent import record
 from agent.arguments import canonical
 from agent.record import Event, ReplyReceived, ToolResult
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FORMAT = "glassloop/1"
 
@@ -30,7 +31,7 @@ def load(owner_id: str, data: Mapping[str, Any]) -> list[Event]:
         raise ValueError("This conversation belongs to another owner.")
     try:
         return [_event(line) for line in data["events"]]
-    except (ValidationError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError("This saved conversation is damaged.") from None
 
 
@@ -61,5 +62,8 @@ def _kinds() -> Mapping[str, type[Event]]:
 
 
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _adapter(kind: type) -> "TypeAdapter[Any]":
+    # Here, not above: an engine that loads nothing needs no pydantic.
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)

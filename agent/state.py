@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.arguments import as_sent, canonical, parse
-from agent.model import Message, Usage
+from agent.model import NOTHING, Message, Usage
 from agent.record import (
     Approval,
     ApprovalExpired,
@@ -84,6 +84,10 @@ Entry = UserMessage | ReplyReceived | Exchange | Message
 """One entry of the transcript: restored wire messages stand as they are."""
 
 
+def _no_counts() -> Counter[str]:
+    return Counter()
+
+
 @dataclass(slots=True)
 class RunState:
     """What the record says of the latest run."""
@@ -103,14 +107,14 @@ class RunState:
     requests: int = 0
     charged: int = 0
     bad_before: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NOTHING
     limit: str | None = None
     limit_position: int = -1
-    identical: Counter[str] = field(default_factory=Counter[str])
-    conflicts: Counter[str] = field(default_factory=Counter[str])
+    identical: Counter[str] = field(default_factory=_no_counts)
+    conflicts: Counter[str] = field(default_factory=_no_counts)
     intents: dict[str, CallState] = field(default_factory=dict[str, CallState])
-    barred: set[str] = field(default_factory=set[str])
-    refused_hosts: set[str] = field(default_factory=set[str])
+    barred: frozenset[str] = frozenset()
+    refused_hosts: frozenset[str] = frozenset()
     closed: bool = True
     expired: bool = False
     waiting_since: float | None = None
@@ -153,8 +157,8 @@ class Conversation:
     transcript: list[Entry] = field(default_factory=list[Entry])
     chars: int = 0
     call_ids: set[str] = field(default_factory=set[str])
-    allowed_hosts: set[str] = field(default_factory=set[str])
-    switched_off: set[str] = field(default_factory=set[str])
+    allowed_hosts: frozenset[str] = frozenset()
+    switched_off: frozenset[str] = frozenset()
     run: RunState | None = None
 
 
@@ -174,7 +178,8 @@ def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
 
 
 def _tool_switched(state: Conversation, event: ToolSwitched) -> None:
-    (state.switched_off.discard if event.on else state.switched_off.add)(event.tool)
+    one = {event.tool}
+    state.switched_off = state.switched_off - one if event.on else state.switched_off | one
 
 
 def _user_message(state: Conversation, event: UserMessage) -> None:
@@ -240,7 +245,7 @@ def _call_answered(state: Conversation, event: CallAnswered) -> None:
     call = _judged(state, event)
     _answer(run, call, event.result, event.strikes)
     if event.result.code == "permission_denied":
-        run.barred.add(call.call.name)
+        run.barred |= {call.call.name}
 
 
 def _call_deferred(state: Conversation, event: CallDeferred) -> None:
@@ -279,10 +284,10 @@ def _decided(state: Conversation, event: Decided) -> None:
         call.phase, call.digest = "approved", event.digest
         call.arguments = event.arguments or call.arguments
         if host:
-            state.allowed_hosts.add(host)
+            state.allowed_hosts |= {host}
         return
     if host:
-        run.refused_hosts.add(host)
+        run.refused_hosts |= {host}
     if event.result:
         _answer(run, call, event.result)
 

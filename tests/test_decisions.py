@@ -357,7 +357,7 @@ class TestEdit:
             setup.decide(arguments=edited)
         assert caught.value.code == code
         assert setup.agent.events == before
-        assert setup.agent.run_state.barred == set()
+        assert setup.agent.run_state.barred == frozenset()
         setup.decide(arguments=TWO)
         assert setup.proceed().state == State.COMPLETED
         assert setup.note.calls == [TWO]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from tools.json_schema import make_validator, own_copy
-from tools.signature import Number, read_signature
-from tools.values import BadArguments, FaultKind, FieldFault, JsonValue, canonical, with_floats
+from tools.values import BadArguments, FaultKind, FieldFault, JsonValue, Number, canonical, with_floats
 
 __all__ = [
     "TOOL_CODES",
@@ -221,6 +220,9 @@ def tool(
     `ToolContext` is filled in and not in the schema. What cannot be told to a model, or could not
     be checked, is refused here with TypeError or ValueError.
     """
+
+    # Here, not above: pydantic costs as much CPU as the rest of the engine, and only this needs it.
+    from tools.signature import read_signature
 
     def make(function: Callable[..., JsonValue]) -> Tool:
         signature = read_signature(function, ToolContext)

@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
-from pydantic import BaseModel, GetCoreSchemaHandler, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, ValidationError, core_schema
@@ -494,15 +494,10 @@ _WANTED_DATES = {
 }
 
 
-class NumberKind:
-    """The annotation behind `Number`: exact, and a plain number in the JSON schema."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        told = core_schema.float_schema()
-        return core_schema.no_info_plain_validator_function(_number, json_schema_input_schema=told)
-
-
-Number = Annotated[int | Decimal, NumberKind()]
+def number_schema() -> CoreSchema:
+    """How `Number` is read: exact, and a plain number in the JSON schema."""
+    told = core_schema.float_schema()
+    return core_schema.no_info_plain_validator_function(_number, json_schema_input_schema=told)
 
 
 # --- pydantic's errors as faults ----------------------------------------------------------------

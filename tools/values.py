@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel
 from typing_extensions import TypeAliasType
 
 JsonValue = TypeAliasType(
@@ -91,6 +90,19 @@ def _too_long() -> BadNumber:
     )
 
 
+class NumberKind:
+    """Tells pydantic how a `Number` is read, when a tool is made; importing this loads no pydantic."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from tools.signature import number_schema
+
+        return number_schema()
+
+
+Number = Annotated[int | Decimal, NumberKind()]
+"""An exact number: int or Decimal, finite, of bounded size."""
+
+
 # --- the canonical form -------------------------------------------------------------------------
 
 
@@ -109,13 +121,14 @@ def canonical(value: object) -> JsonValue:
             return exact(value)
         case date() | datetime() | time():
             return value.isoformat()
-        case BaseModel():
-            return {name: canonical(getattr(value, name)) for name in type(value).model_fields}
         case _:
             return _canonical_container(value)
 
 
 def _canonical_container(value: object) -> JsonValue:
+    model_fields: Iterable[str] | None = getattr(type(value), "model_fields", None)
+    if model_fields is not None:
+        return {name: canonical(getattr(value, name)) for name in model_fields}
     if isinstance(value, Mapping):
         pairs = cast(Mapping[object, object], value).items()
         return {_key(key): canonical(item) for key, item in pairs}

@@ -26,11 +26,16 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
+        if self == NOTHING:
+            return other
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.estimated or other.estimated,
         )
+
+
+NOTHING = Usage()
 
 
 @dataclass(frozen=True, slots=True)
