@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any, Self
 
 from agent import gates, gateway, saved
@@ -56,6 +56,7 @@ class Agent:
     """
 
     __slots__ = (
+        "_changed",
         "_events",
         "_first",
         "_owner_hash",
@@ -114,7 +115,8 @@ class Agent:
         self.new_uid = new_uid
         self.prompt = system_prompt(instructions)
         self.fixed_chars = len(self.prompt.text) + sum(len(str(tool.schema)) for tool in given)
-        self.lock = Condition()
+        self.lock = RLock()
+        self._changed: Condition | None = None
         self.state = Conversation()
         self._events: list[Event] = []
         self._first = 0
@@ -273,6 +275,13 @@ class Agent:
 
     # --- what the run, the loop and the gateway use ---
 
+    @property
+    def changed(self) -> Condition:
+        """Notified at each event. Made by the first who waits: most of a thousand sessions never do."""
+        with self.lock:
+            self._changed = self._changed or Condition(self.lock)
+            return self._changed
+
     def events_of(self, run_id: str, first: int) -> list[Event]:
         """The events of one run, which begins at this place of the record."""
         with self.lock:
@@ -316,7 +325,7 @@ class Agent:
         until = self.now() + seconds
         with self.lock:
             while not run.ended and (left := until - self.now()) > 0:
-                self.clock.wait(self.lock, left)
+                self.clock.wait(self.changed, left)
 
     def audit_line(self, run: RunState | None, **fields: Any) -> None:
         """Write one line to the audit: who, which run, which model and prompt, and these fields."""
@@ -346,7 +355,8 @@ class Agent:
         self._add(event)
         if self.audit is not None:
             self.audit_line(self.state.run, **audited(event, self.audit))
-        self.lock.notify_all()
+        if self._changed:
+            self._changed.notify_all()
 
     def _begin(self, text: str) -> None:
         self._take(UserMessage(at=self.now(), run_id=self.new_id("run"), text=text))

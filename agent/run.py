@@ -63,7 +63,7 @@ class Run:
     def wait(self, after: int, timeout_s: float = 1.0) -> list[Event]:
         """The run's events past the first `after`; none on timeout, and at once when it has ended."""
         with self._agent.lock:
-            self._agent.lock.wait_for(lambda: len(self.events) > after or self._over(), timeout_s)
+            self._agent.changed.wait_for(lambda: len(self.events) > after or self._over(), timeout_s)
             return self.events[after:]
 
     def _live(self) -> RunState | None:

@@ -6,7 +6,8 @@ thread would: each action runs to its end between two steps of the working threa
 
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition
+from threading import RLock
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,10 @@ class Scene:
         self.approve_all()
         assert last.state == State.COMPLETED
 
+    def meddle(self, at: int, action: Callable[[], object]) -> None:
+        lock: Any = MeddlingLock(at, action)
+        self.agent.lock = lock
+
     def approve_all(self) -> None:
         for _ in range(8):
             self.approve()
@@ -143,21 +148,24 @@ def test_every_pair_of_actions_at_every_pair_of_boundaries(first: str, second: s
             play([(early, first), (late, second)])
 
 
-class MeddlingLock(Condition):
+class MeddlingLock:
     """An agent's lock that acts once, just before it is taken for the nth time."""
 
     def __init__(self, at: int, action: Callable[[], object]) -> None:
-        super().__init__()
         self.at = at
         self.action = action
         self.taken = 0
+        self.lock = RLock()
 
     def __enter__(self) -> bool:
-        if not self._is_owned():  # type: ignore[attr-defined]
+        if not self.lock._is_owned():  # type: ignore[attr-defined]
             self.taken += 1
             if self.taken == self.at:
                 self.action()
-        return super().__enter__()
+        return self.lock.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.lock.__exit__(*raised)
 
 
 @pytest.mark.parametrize("at", range(1, 80))
@@ -174,7 +182,7 @@ def test_a_decision_is_seen_by_the_working_thread_or_left_to_proceed(at: int) ->
             scene.agent.proceed()
 
     acted: list[bool] = []
-    scene.agent.lock = MeddlingLock(at, decide_and_proceed)
+    scene.meddle(at, decide_and_proceed)
     run = scene.agent.ask("first")
     assert run.state == (State.COMPLETED if acted else State.WAITING_APPROVAL)
     scene.check_effects()
@@ -186,7 +194,7 @@ def test_a_stop_before_any_step_leaves_no_claim_without_a_start(at: int) -> None
     scene.agent.ask("first")
     scene.approve()
     scene.approve()
-    scene.agent.lock = MeddlingLock(at, scene.agent.stop)
+    scene.meddle(at, scene.agent.stop)
     scene.agent.proceed()
     scene.check_effects()
     assert check_pairing(scene.agent.messages) == []
@@ -201,7 +209,7 @@ def test_of_two_decisions_at_once_one_decides(at: int) -> None:
     def deny() -> None:
         decided.append(scene.agent.decide(card.id, card.digest, approve=False))
 
-    scene.agent.lock = MeddlingLock(at, deny)
+    scene.meddle(at, deny)
     decided.append(scene.agent.decide(card.id, card.digest, approve=True))
     scene.agent.stop()
     if len(decided) == 2:
