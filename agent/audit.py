@@ -52,14 +52,14 @@ class AuditLog:
         self._lock = Lock()
         Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
+        # Unbuffered: what a full disk refused must not come back in front of a later line.
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        text = _encode(line) + "\n"
+        data = _encode(line).encode() + b"\n"
         with self._lock:
             try:
-                self._file.write(text)
-                self._file.flush()
+                self.lost += self._file.write(data) != len(data)
             except (OSError, ValueError):
                 self.lost += 1
 
