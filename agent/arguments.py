@@ -55,6 +55,11 @@ def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     return value  # pyright: ignore[reportUnknownVariableType]  # the hook above types its values
 
 
+def value_of(text: str) -> Any:
+    """Read back a JSON text that this program wrote; its bounds were checked when it was written."""
+    return json.loads(text, parse_float=_number)
+
+
 def as_sent(raw: str | None) -> str:
     """Arguments as they stand in the history: the canonical text, or {} for what cannot be read."""
     try:

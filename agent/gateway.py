@@ -46,6 +46,7 @@ from agent.threads import Slot, ToolTimeout
 from tools.base import TOOL_CODES, BadArguments, JsonValue, ToolContext, ToolError
 
 MAX_DETAILS_CHARS = 2_000
+MAX_SENTENCE_CHARS = 500
 
 if TYPE_CHECKING:
     from agent.agent import Agent
@@ -72,7 +73,8 @@ def follow(agent: "Agent", run: RunState, this: CallState, leader: CallState) ->
     outcome = result_of(this.call, leader)
     if isinstance(outcome, Wait):
         raise ValueError(f"Call {leader.id} has no result to take.")
-    judgement = Judgement((Verdict("repeat", "answer", outcome.result.code),), outcome)
+    gate = this.behind.verdicts[-1].gate if this.behind else "repeat"
+    judgement = Judgement((Verdict(gate, "answer", outcome.result.code),), outcome)
     common = _common(agent, run, this, judgement, read(this.call, agent.tools, agent.limits))
     agent.append(CallAnswered(**common, result=stamped(agent, outcome.result)))
 
@@ -318,22 +320,30 @@ def _failure(problem: BaseException) -> Failure:
         message = " ".join(fault.message for fault in problem.faults)
         return Failure("bad_arguments", message, details=reading.canonical({"fields": fields}))
     if isinstance(problem, ToolError) and problem.code in TOOL_CODES:
-        return Failure(problem.code, problem.message, details=_details(problem))
+        return Failure(
+            problem.code, _text(str(problem.message))[:MAX_SENTENCE_CHARS], details=_details(problem)
+        )
     return Failure("tool_error", "The tool failed. Nothing is known about why.")
 
 
 def _kept(value: JsonValue, max_chars: int) -> tuple[str, bool]:
     """A tool's data as JSON text, cut to a text of its beginning where it is too long."""
-    text = reading.canonical(value, sort_keys=False)
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = _text(reading.canonical(value, sort_keys=False))
     return (reading.canonical(text[:max_chars]), True) if len(text) > max_chars else (text, False)
 
 
+def _text(text: str) -> str:
+    """Text that can be sent: halves of surrogate pairs are joined, or replaced."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _details(problem: ToolError) -> str | None:
+    """What a tool says beside its sentence, as the text of an object; too much of it is left out."""
     try:
-        return _kept(problem.details, MAX_DETAILS_CHARS)[0] if problem.details else None
+        text, cut = _kept(problem.details, MAX_DETAILS_CHARS)
     except (TypeError, ValueError, RecursionError):
         return None
+    return None if cut or not problem.details else text
 
 
 def _precondition(agent: "Agent", run: RunState, read_: Reading, slot: Slot | None) -> Failure | None:

@@ -4,14 +4,12 @@ A run is the slice of the record that belongs to one user message. What the even
 in `agent.state`; what goes over the wire or on a screen is projected in `agent.transcript`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-from agent.arguments import parse
+from agent.arguments import value_of
 from agent.model import Message, Usage
 from tools.base import Effect, JsonValue, Trust
 
@@ -73,7 +71,7 @@ class ToolResult:
     @property
     def result(self) -> JsonValue:
         """What the tool returned, read anew each time; other than whole numbers as Decimal."""
-        return json.loads(self.data, parse_float=Decimal) if self.data else None
+        return value_of(self.data) if self.data else None
 
     @property
     def code(self) -> str | None:
@@ -110,7 +108,7 @@ class Approval:
     @property
     def arguments(self) -> dict[str, JsonValue]:
         """The arguments that run, read anew each time: changing them changes nothing."""
-        return parse(self.canonical)
+        return value_of(self.canonical)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

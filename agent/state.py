@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.arguments import as_sent, canonical, parse
+from agent.arguments import as_sent, canonical, value_of
 from agent.model import NOTHING, Message, Usage
 from agent.record import (
     Approval,
@@ -343,13 +343,13 @@ def envelope(call: CallState) -> str:
     }
     if result.error:
         labels["error"] = {
-            **parse(result.error.details or "{}"),
+            **value_of(result.error.details or "{}"),
             "code": result.error.code,
             "message": result.error.message,
             **({"reason": result.error.reason} if result.error.reason else {}),
         }
     if result.edited:
-        labels["edited"] = {"from": parse(result.edited[0]), "to": parse(result.edited[1])}
+        labels["edited"] = dict(zip(("from", "to"), map(value_of, result.edited), strict=True))
     text = canonical(labels, sort_keys=False)
     return f'{text[:-1]},"data":{result.data or "null"}}}' if result.ok else text
 

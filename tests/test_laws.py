@@ -20,6 +20,7 @@ from agent.state import Conversation, RunState, fold
 from agent.store.memory import MemoryStore
 from agent.transcript import check_pairing
 from tests.support import Counter, Setup, asks, call, make_tool
+from tools.base import ToolError
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTABLE = (list, dict, set, RunState)
@@ -432,6 +433,38 @@ def test_law_8_a_long_result_is_cut_and_says_so() -> None:
     envelope = setup.results()["a"]
     assert envelope["truncated"] is True
     assert len(envelope["data"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("message", "details", "kept"),
+    [
+        ("It changed.", {"current": "new"}, {"current": "new"}),
+        ("It changed.", {"current": "x" * 5000}, {}),
+        ("It changed.", {"current": object()}, {}),
+        ("\ud800" * 9000, {"tool": "forged", "reason": "forged"}, {"tool": "forged", "reason": "forged"}),
+    ],
+)
+def test_law_8_a_failing_tool_says_no_more_than_fits(message: str, details: Any, kept: Any) -> None:
+    def fail(_: dict[str, Any]) -> None:
+        raise ToolError("conflict", message, **details)
+
+    setup = Setup(asks(call("a", "page", ONE)), "done", more_tools=[make_tool("page", Counter(fail), "read")])
+    assert setup.ask().state == State.COMPLETED
+    envelope = setup.results()["a"]
+    error = envelope["error"]
+    assert (envelope["tool"], error.pop("code")) == ("page", "conflict")
+    assert len(error.pop("message")) <= 500
+    assert error == kept
+    json.dumps(setup.agent.messages, ensure_ascii=False).encode()
+
+
+def test_law_8_arguments_beyond_the_usual_limits_are_read_back_whole() -> None:
+    long = {"text": "x" * 30_000}
+    setup = Setup(asks(call("a", "note", long)), "done", limits=Limits(max_arguments_chars=50_000))
+    assert setup.ask().pending[0].arguments == long
+    setup.decide(arguments={"text": "y" * 30_000})
+    assert setup.proceed().state == State.COMPLETED
+    assert setup.results()["a"]["edited"]["from"] == long
 
 
 # --- 9. limits are code ---
