@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -26,6 +27,7 @@ class BadJson(Exception):
 
 
 DEFAULTS = Limits()
+BOUNDLESS = Limits(max_arguments_chars=sys.maxsize, max_arguments_depth=sys.maxsize)
 
 _OPTIONS: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
 _encode = json.JSONEncoder(**_OPTIONS).encode
@@ -60,10 +62,10 @@ def value_of(text: str) -> Any:
     return json.loads(text, parse_float=_number)
 
 
-def as_sent(raw: str | None) -> str:
+def as_sent(raw: str | None, limits: Limits = DEFAULTS) -> str:
     """Arguments as they stand in the history: the canonical text, or {} for what cannot be read."""
     try:
-        return canonical(parse(raw or ""))
+        return canonical(parse(raw or "", limits))
     except BadJson:
         return "{}"
 

@@ -320,9 +320,8 @@ def _failure(problem: BaseException) -> Failure:
         message = " ".join(fault.message for fault in problem.faults)
         return Failure("bad_arguments", message, details=reading.canonical({"fields": fields}))
     if isinstance(problem, ToolError) and problem.code in TOOL_CODES:
-        return Failure(
-            problem.code, _text(str(problem.message))[:MAX_SENTENCE_CHARS], details=_details(problem)
-        )
+        sentence = _text(str(problem.message))[:MAX_SENTENCE_CHARS]
+        return Failure(problem.code, sentence, details=_details(problem))
     return Failure("tool_error", "The tool failed. Nothing is known about why.")
 
 

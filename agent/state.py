@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.arguments import as_sent, canonical, value_of
+from agent.arguments import BOUNDLESS, DEFAULTS, as_sent, canonical, value_of
 from agent.model import NOTHING, Message, Usage
 from agent.record import (
     Approval,
@@ -320,10 +320,18 @@ def _close_reply(state: Conversation, run: RunState) -> None:
     if run.reply is None or run.closed or not all(call.result for call in run.open):
         return
     run.closed = True
-    arguments = tuple(as_sent(call.call.arguments) for call in run.open)
+    arguments = tuple(map(_sent_back, run.open))
     results = tuple(envelope(call) for call in run.open)
     chars = len(run.reply.text or "") + sum(map(len, arguments + results))
     _append(state, Exchange(run.reply, arguments, results), chars)
+
+
+def _sent_back(call: CallState) -> str:
+    """The arguments of a call in the history: as the model wrote them, where they could be read."""
+    if call.asked_digest and call.asked_arguments is None:
+        return "{}"
+    # What the gates read was within their limits, which may be wider than the usual ones.
+    return as_sent(call.call.arguments, BOUNDLESS if call.asked_arguments else DEFAULTS)
 
 
 def envelope(call: CallState) -> str:

@@ -465,6 +465,8 @@ def test_law_8_arguments_beyond_the_usual_limits_are_read_back_whole() -> None:
     setup.decide(arguments={"text": "y" * 30_000})
     assert setup.proceed().state == State.COMPLETED
     assert setup.results()["a"]["edited"]["from"] == long
+    sent = setup.model.requests[1][2]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == long
 
 
 # --- 9. limits are code ---
