@@ -4,30 +4,41 @@ Exit codes: 0 completed, 1 the last run failed, 2 wrong usage or settings, 3 the
 """
 
 import argparse
+import importlib
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from io import TextIOWrapper
 
 from agent.agent import Agent
 from agent.arguments import BadJson, canonical, parse
 from agent.errors import InvalidEdit, InvalidMessage
 from agent.model import Model
 from agent.model.scripted import Scripted
-from agent.record import Approval, CallFinished, RequestSent, State
+from agent.record import Approval, RequestSent, State
 from agent.run import Run
-from agent.settings import SettingsError, build_model, load_settings
-from agent.transcript import rows, visible
+from agent.settings import Settings, SettingsError, build_model, load_settings
+from agent.transcript import ledger, rows, visible
+from agent.words import ENDS
 from tools.catalog import ALL_TOOLS
 
 EXIT = {State.COMPLETED: 0, State.FAILED: 1, State.CANCELLED: 3}
 USAGE_ERROR = 2
+LEAVE = ("exit", "quit")
 GUTTER = "  | "
 """Stands before every line of a model, a tool or a document, so that none can pass for the program's."""
 
 BANNER = """\
 Glassloop in the terminal, for one person: whoever types here also approves.
-Model: {model}. Leave with exit, quit or the end of input."""
+Model: {model}. Leave with exit, quit or the end of input; Ctrl-C stops a run.
+Try: add 2 and 3, then note that the sum is five"""
 
+NO_MODEL = "An endpoint is set but no model (GLASSLOOP_MODEL or --model), so the script plays."
+RECEIPTS = {None: "", True: ", exactly as approved", False: ", NOT as approved"}
 ASK = "[y] approve  [n] deny  [n REASON] deny with a reason  [e] edit > "
 
 
@@ -37,16 +48,20 @@ class Leave(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    _speak_any_language()
     try:
         model = _model(options.model)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
-    agent = Agent(model=model, tools=ALL_TOOLS)
+    chat = Chat(Agent(model=model, tools=ALL_TOOLS), options.verbose)
     if options.once is not None:
-        return _one(agent, options.once, options.verbose)
+        with suppress(Leave):
+            chat.ask(options.once)
+        return chat.exit_code
     print(BANNER.format(model=visible(model.name)))
-    return _chat(agent, options.verbose)
+    chat.converse()
+    return chat.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,134 +80,232 @@ def _model(name: str | None) -> Model:
     if name == "scripted":
         return Scripted()
     settings = load_settings()
-    return build_model(replace(settings, model=name) if name else settings) or Scripted()
+    model = build_model(replace(settings, model=name) if name else settings)
+    if model is None and settings.base_url != Settings().base_url:
+        print(NO_MODEL, file=sys.stderr)
+    return model or Scripted()
 
 
-def _chat(agent: Agent, verbose: bool) -> int:
-    code = 0
-    while True:
+class Chat:
+    """One person at a terminal: reads lines, shows what comes, decides cards."""
+
+    def __init__(self, agent: Agent, verbose: bool) -> None:
+        self._agent = agent
+        self._verbose = verbose
+        self._said = ""
+        self._quote = Quote()
+        self.exit_code = 0
+
+    def converse(self) -> None:
+        while True:
+            try:
+                text = _read("you > ")
+                if text.strip().lower() in LEAVE:
+                    return
+                self.ask(text)
+            except (Leave, KeyboardInterrupt):
+                print()
+                return
+
+    def ask(self, text: str) -> None:
+        """Ask, decide what has to be decided, and show how it ended. Raises `Leave` if the person left."""
+        self._said = ""
+        shown, left = 0, False
         try:
-            text = _read("you > ")
-            if text.strip().lower() in ("exit", "quit"):
-                return code
-            code = _one(agent, text, verbose)
-        except (Leave, KeyboardInterrupt):
-            agent.stop()
-            print()
-            return code
+            run = self._working(lambda: self._agent.ask(text, self._say))
+            while run.pending:
+                shown = self._show_rows(run, shown)
+                try:
+                    self._decide(run.pending)
+                except (Leave, KeyboardInterrupt) as event:
+                    left = isinstance(event, Leave)
+                    self._agent.stop()
+                self._said = ""
+                run = self._working(lambda: self._agent.proceed(self._say))
+        except InvalidMessage as error:
+            print(error, file=sys.stderr)
+            self.exit_code = USAGE_ERROR
+            return
+        self._show_rows(run, shown)
+        self._show_end(run)
+        self.exit_code = EXIT[run.state]
+        if left:
+            raise Leave
 
-
-def _one(agent: Agent, text: str, verbose: bool) -> int:
-    """Ask, decide what has to be decided, and show how it ended."""
-    try:
-        run = agent.ask(text)
-    except InvalidMessage as error:
-        print(error, file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        run = _latest(agent)
-    shown = 0
-    while run.pending:
-        shown = _show_rows(agent, run, shown) if verbose else 0
+    def _working(self, work: Callable[[], Run | None]) -> Run:
+        """Let the agent work; Ctrl-C ends the run, and the agent answers what was open."""
         try:
-            _decide(agent, run.pending[0])
-            run = agent.proceed() or run
-        except (Leave, KeyboardInterrupt):
-            agent.stop()
-    if verbose:
-        _show_rows(agent, run, shown)
-    _show_end(run)
-    return EXIT[run.state]
+            run = work()
+        except KeyboardInterrupt:
+            run = self._agent.run
+        print(self._quote.end(), end="")
+        if run is None:
+            raise KeyboardInterrupt
+        return run
 
+    def _say(self, text: str) -> None:
+        """Print what a model writes while it writes it."""
+        self._said += text
+        print(self._quote.take(text), end="", flush=True)
 
-def _latest(agent: Agent) -> Run:
-    run = agent.run
-    if run is None:
-        raise KeyboardInterrupt
-    return run
-
-
-def _decide(agent: Agent, card: Approval) -> None:
-    """Draw the card and take one decision; an unreadable answer or a refused edit asks again."""
-    print(f"\nAPPROVAL NEEDED  {card.tool}  (risk: {card.risk}, digest {card.digest[:12]})")
-    print(card.preview)
-    print(_quoted(card.canonical))
-    while True:
-        answer = _read(ASK).strip()
-        word, _, reason = answer.partition(" ")
-        if word.lower() in ("y", "yes") and not reason:
-            decided = agent.decide(card.id, card.digest, approve=True)
-        elif word.lower() in ("n", "no"):
-            decided = agent.decide(card.id, card.digest, approve=False, reason=reason)
-        elif word.lower() == "e" and not reason:
-            if not _edit(agent, card):
-                continue
-            decided = True
-        else:
-            print("Answer y, n, n with a reason, or e.")
-            continue
+    def _decide(self, cards: Sequence[Approval]) -> None:
+        """Draw the first card and take one decision; an unreadable answer or a refused edit asks again."""
+        card = cards[0]
+        count = f", the first of {len(cards)} cards" if len(cards) > 1 else ""
+        print(f"\nAPPROVAL NEEDED  {card.tool}{count}  (risk: {card.risk}, digest {card.digest[:12]})")
+        print(card.preview)
+        print(_quoted(card.canonical))
+        decided = None
+        while decided is None:
+            word, _, rest = _read(ASK, fresh=True).strip().partition(" ")
+            decided = self._answered(card, word.lower(), rest.strip())
         if not decided:
             print("This card is no longer open; nothing was done.")
-        return
 
+    def _answered(self, card: Approval, word: str, rest: str) -> bool | None:
+        """Take an answer to a card: whether it decided it, None where it must be asked again."""
+        if word in LEAVE and not rest:
+            raise Leave
+        if word in ("y", "yes") and not rest:
+            return self._agent.decide(card.id, card.digest, approve=True)
+        if word in ("n", "no"):
+            return self._agent.decide(card.id, card.digest, approve=False, reason=rest)
+        if word == "e":
+            return self._edited(card, rest or _read("new arguments as JSON > "))
+        print("Answer y, n, n with a reason, or e.")
+        return None
 
-def _edit(agent: Agent, card: Approval) -> bool:
-    """Take new arguments, approve them, and say so; False where they were refused and the card stays."""
-    text = _read("new arguments as JSON > ")
-    try:
-        return agent.decide(card.id, card.digest, approve=True, arguments=parse(text, agent.limits))
-    except BadJson as error:
-        print(error)
-    except InvalidEdit as error:
-        print(f"Not changed ({error.code}): {visible(error.message)}")
-    return False
+    def _edited(self, card: Approval, text: str) -> bool | None:
+        """Approve the card with other arguments; None where they were refused and the card stays."""
+        try:
+            arguments = parse(text, self._agent.limits)
+            decided = self._agent.decide(card.id, card.digest, approve=True, arguments=arguments)
+        except BadJson as error:
+            print(f"Not changed: {visible(str(error))}")
+            return None
+        except InvalidEdit as error:
+            print(f"Not changed ({error.code}): {visible(error.message)}")
+            return None
+        print("Approved as edited:")
+        print(_quoted(canonical(arguments)))
+        return decided
 
+    def _show_rows(self, run: Run, shown: int) -> int:
+        """The timeline from the event with this number on; under a request, the messages new in it."""
+        events = run.events
+        sent = 0
+        for number, (event, row) in enumerate(zip(events, rows(events), strict=True)):
+            messages = self._agent.request_messages(event) if isinstance(event, RequestSent) else []
+            new, sent = messages[sent:], max(sent, len(messages))
+            if number < shown or not self._verbose:
+                continue
+            gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
+            parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
+            print("  ".join(_inline(part) for part in parts if part))
+            for text in [row.detail] if row.detail and not new else map(canonical, new):
+                print(_quoted(text))
+        return len(events)
 
-def _show_rows(agent: Agent, run: Run, shown: int) -> int:
-    """The timeline from the event with this number on; under a request, the messages new in it."""
-    events = run.events
-    sent = 0
-    for number, (event, row) in enumerate(zip(events, rows(events), strict=True)):
-        messages = agent.request_messages(event) if isinstance(event, RequestSent) else []
-        new, sent = messages[sent:], max(sent, len(messages))
-        if number < shown:
-            continue
-        gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
-        parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
-        print("  ".join(visible(part) for part in parts if part))
-        for text in [row.detail] if row.detail and not new else map(canonical, new):
-            print(_quoted(text))
-    return len(events)
-
-
-def _show_end(run: Run) -> None:
-    """The answer, what the program did, and the name of the end."""
-    if run.answer:
-        print(_quoted(run.answer))
-    for event in run.events:
-        if isinstance(event, CallFinished):
-            outcome = "ok" if event.result.ok else event.result.code
-            print(f"The program ran {event.result.tool_name}: {outcome} ({event.executed_digest[:12]}).")
-    if run.state != State.COMPLETED:
-        print(f"{run.state} ({run.end_code})." + (" " + _cause(run) if _cause(run) else ""))
+    def _show_end(self, run: Run) -> None:
+        """What was not streamed of the answer, what the program did, and what the end means."""
+        if run.answer and run.answer not in self._said:
+            print(_quoted(run.answer))
+        for deed in ledger(run.events):
+            tool = _inline(deed.tool)
+            if deed.ran:
+                print(f"The program ran {tool}: {deed.code or 'ok'}{RECEIPTS[deed.as_approved]}.")
+            elif deed.code:
+                print(f"The program did not run {tool}: {deed.code}.")
+        if run.state != State.COMPLETED and run.end_code:
+            print(f"{run.state} ({run.end_code}). {_cause(run) or ENDS[run.end_code]}")
 
 
 def _cause(run: Run) -> str:
-    """The sentence of the last failed request, where that is what ended the run."""
+    """The sentence of the failed request that ended the run, where one did."""
     failures = [row.detail for row in rows(run.events) if row.code == run.end_code and row.source == "model"]
     return visible(failures[-1]) if failures and str(run.end_code).startswith("provider") else ""
 
 
+class Quote:
+    """A stranger's words behind the gutter, wrapped before the terminal would wrap them to the margin."""
+
+    def __init__(self) -> None:
+        self._column = 0
+        self._columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+    def take(self, text: str) -> str:
+        return "".join(map(self._placed, visible(text).replace("\t", "    ")))
+
+    def end(self) -> str:
+        """What ends the last line, where one was begun."""
+        return self._placed("\n") if self._column else ""
+
+    def _placed(self, character: str) -> str:
+        if character == "\n":
+            begun, self._column = self._column, 0
+            return "\n" if begun else GUTTER + "\n"
+        width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        lead = "" if self._column else GUTTER
+        if self._column + width >= self._columns:
+            lead = "\n" + GUTTER
+        self._column = (len(GUTTER) if lead else self._column) + width
+        return lead + character
+
+
 def _quoted(text: str) -> str:
-    return "\n".join(GUTTER + visible(line) for line in text.splitlines() or [""])
+    quote = Quote()
+    return (quote.take(text) + quote.end()).removesuffix("\n") or GUTTER.rstrip()
 
 
-def _read(prompt: str) -> str:
+def _inline(text: str) -> str:
+    """A stranger's word in a line of the program's: inert, and without a line end."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _read(prompt: str, *, fresh: bool = False) -> str:
+    """Read a line. A `fresh` one was typed after the prompt: nobody approves a card before it is seen."""
+    if fresh:
+        _forget_typed()
     try:
         return input(prompt)
-    except EOFError:
+    except (EOFError, RuntimeError):  # the end of input, or no input at all
         raise Leave from None
 
 
+def _forget_typed() -> None:
+    if not sys.stdin or not sys.stdin.isatty():
+        return
+    try:
+        import termios
+    except ImportError:  # Windows has its own console
+        return
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+
+
+def _speak_any_language() -> None:
+    """Long lines and history where there is readline; any text in any locale, escaped where it must be."""
+    with suppress(ImportError):
+        importlib.import_module("readline")  # input uses it once it is loaded
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            encoding = "utf-8" if stream.encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968") else None
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def _guarded() -> int:
+    """The program as a process: a reader that went away, or a full disk, is no traceback."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT[State.CANCELLED]
+    except OSError:
+        # What is still buffered cannot be written either; without this the interpreter would try.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return USAGE_ERROR
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_guarded())

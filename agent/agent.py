@@ -3,17 +3,16 @@
 import random
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from threading import Condition, RLock
 from typing import Any, Self
 
-from agent import gates, gateway, saved
+from agent import gates, gateway, resume, saved
 from agent.arguments import canonical
 from agent.audit import Audit, audited
 from agent.errors import InvalidEdit, InvalidMessage, RunActive
 from agent.limits import Clock, Limits, SystemClock
-from agent.loop import advance, closing, end
+from agent.loop import advance, end
 from agent.model import Message, Model, OnDelta
 from agent.policy import Policy
 from agent.prompt import system_prompt
@@ -23,7 +22,6 @@ from agent.record import (
     Event,
     MessagesRestored,
     RequestSent,
-    RunEnded,
     State,
     ToolResult,
     ToolSwitched,
@@ -34,7 +32,7 @@ from agent.state import CallState, Conversation, RunState, fold
 from agent.store import Store
 from agent.store.memory import MemoryStore
 from agent.threads import ToolThreads
-from agent.transcript import Window, lawful_messages, wire_messages
+from agent.transcript import Window, check_pairing, lawful_messages, wire_messages
 from tools.base import JsonValue, Tool
 
 KNOWLEDGE = Path(__file__).resolve().parent.parent / "knowledge"
@@ -96,6 +94,8 @@ class Agent:
         jitter: Callable[[], float] = random.random,
         new_uid: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
+        if not owner_id:
+            raise ValueError("An agent needs an owner_id.")
         given = tuple(tools)
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in given}
         if len(self.tools) != len(given):
@@ -134,7 +134,7 @@ class Agent:
         with self.lock:
             if self._worker is not None:
                 raise RunActive
-            self._expire()
+            self.expire()
             if self.state.run and not self.state.run.ended:
                 end(self, self.state.run, State.CANCELLED, "superseded", call_code="superseded")
             self._begin(text)
@@ -144,7 +144,7 @@ class Agent:
     def proceed(self, on_delta: OnDelta | None = None) -> Run | None:
         """Go on with a run once nothing is pending; otherwise change nothing. Returns the latest run."""
         with self.lock:
-            self._expire()
+            self.expire()
             run = self.state.run
             if run is None or run.ended or run.pending or self._worker is not None:
                 return self.run
@@ -165,8 +165,10 @@ class Agent:
         `digest` is the card's: what the person saw. `arguments` replace the card's on approval, and
         raise `InvalidEdit` where a gate refuses them; the card stays then.
         """
+        if type(approve) is not bool:
+            raise TypeError("approve must be True or False.")
         with self.lock:
-            self._expire()
+            self.expire()
             call = self._asked(approval_id, digest)
         if call is None or call.approval is None:
             return self._ignored(approval_id)
@@ -226,18 +228,13 @@ class Agent:
         """The transcript as wire messages: the system message first, lawful at every moment."""
         with self.lock:
             view = Window(0, len(self.state.transcript), 0)
-            return deepcopy(wire_messages(self.prompt.text, self.state.transcript, view, None))
+            return wire_messages(self.prompt.text, self.state.transcript, view, None)
 
     def request_messages(self, request: RequestSent) -> list[Message]:
         """The messages of a request as it was sent, projected again: the event copies nothing."""
         with self.lock:
             view = Window(request.first, request.upto, request.shrunk)
-            return deepcopy(wire_messages(self.prompt.text, self.state.transcript, view, request.run_id))
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a thread works on a run now."""
-        return self._worker is not None
+            return wire_messages(self.prompt.text, self.state.transcript, view, request.run_id)
 
     # --- keeping and bringing back ---
 
@@ -256,9 +253,16 @@ class Agent:
         where the data is no record.
         """
         agent = cls(**settings)
-        for event in saved.load(agent.owner_id, data):
-            agent._add(event)
-        agent._take_up()
+        try:
+            for event in saved.load(agent.owner_id, data):
+                if not resume.admissible(agent, event):
+                    raise ValueError(saved.DAMAGED)
+                agent._add(event)
+            if check_pairing(agent.messages):
+                raise ValueError(saved.DAMAGED)
+        except (LookupError, TypeError, AttributeError, RecursionError):
+            raise ValueError(saved.DAMAGED) from None
+        resume.take_up(agent)
         return agent
 
     def restore_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -267,10 +271,10 @@ class Agent:
         A leading system message is replaced by ours. Raises ValueError where the messages are not
         lawful; no approval, run or effect comes with them.
         """
-        lawful = lawful_messages(messages)
+        lawful = canonical(lawful_messages(messages))
         with self.lock:
-            if self._events:
-                raise ValueError("Messages can be restored before the first message only.")
+            if any(not isinstance(event, ToolSwitched) for event in self._events):
+                raise ValueError("Messages can be restored once, before the first message.")
             self._take(MessagesRestored(at=self.now(), run_id="", messages=lawful))
 
     # --- what the run, the loop and the gateway use ---
@@ -410,7 +414,8 @@ class Agent:
             raise InvalidMessage("The message holds a character that is not text.")
         return text
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Append what has expired by now; a run that nobody can decide any more ends. Call it locked."""
         run = self.state.run
         if run is None or run.ended:
             return
@@ -440,7 +445,7 @@ class Agent:
         return None
 
     def _ignored(self, approval_id: str) -> bool:
-        self.audit_line(self.state.run, event="decision_ignored", approval_id=_clean(approval_id))
+        self.audit_line(self.state.run, event="decision_ignored", approval_id=_clean(str(approval_id)))
         return False
 
     def _judged_edit(self, call: CallState, edited: Mapping[str, JsonValue]) -> gates.Reading:
@@ -461,33 +466,6 @@ class Agent:
         if isinstance(outcome, gates.Wait):
             raise InvalidEdit("repeat_limit", "The same is already waiting on another card.")
         return read
-
-    def _take_up(self) -> None:
-        """Bring a loaded run back to a person, or end it: what was being worked on is not taken up."""
-        run = self.state.run
-        if run is None or run.ended:
-            return
-        if run.waiting_since is None:
-            answers = tuple(
-                (call.id, gateway.aftermath(self, run, call) or closing(self, call, "cancelled"))
-                for call in run.open
-                if call.result is None
-            )
-            self.append(
-                RunEnded(
-                    at=self.now(),
-                    run_id=run.id,
-                    state=State.CANCELLED,
-                    code="abandoned",
-                    answer=None,
-                    usage=run.usage,
-                    answers=answers,
-                )
-            )
-            return
-        self._expire()
-        for call in list(run.in_phase("asked", "approved")) if not run.ended else ():
-            gateway.ask_again(self, run, call)
 
 
 def _denied(call: CallState, reason: str | None) -> ToolResult:

@@ -17,6 +17,7 @@ from agent.limits import Limits
 from tools.base import JsonValue
 
 EXCERPT_CHARS = 40
+MAX_EXPONENT = 1_000
 
 # An unclosed string matches to the end of the text, so the scan stays linear on hostile input.
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -36,6 +37,8 @@ _encode_sorted = json.JSONEncoder(sort_keys=True, **_OPTIONS).encode
 
 def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     """Read one strict JSON object: integral numbers as int, others as Decimal. Raises `BadJson`."""
+    if not raw.strip():
+        raise BadJson("The arguments are empty; they must be one JSON object, such as {}.")
     if len(raw) > limits.max_arguments_chars:
         raise BadJson(f"The arguments have {len(raw)} characters; at most {limits.max_arguments_chars} fit.")
     if _depth(raw) > limits.max_arguments_depth:
@@ -51,9 +54,11 @@ def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise BadJson("The arguments must be one JSON object, such as {}.")
     try:
-        canonical(value).encode()
+        written = canonical(value).encode()
     except UnicodeEncodeError:
         raise BadJson("The arguments hold half of a surrogate pair, which is not text.") from None
+    if len(written) > 4 * limits.max_arguments_chars:
+        raise BadJson("The arguments are too long once their numbers are written out.")
     return value  # pyright: ignore[reportUnknownVariableType]  # the hook above types its values
 
 
@@ -120,7 +125,8 @@ def _number(text: str) -> int | Decimal:
         number = Decimal(text)
     except ArithmeticError:
         raise BadJson(f"The number {text[:EXCERPT_CHARS]} cannot be read.") from None
-    # A tiny number with a huge exponent is not integral; asking Decimal would build a huge integer.
+    if abs(number.adjusted()) > MAX_EXPONENT:
+        raise BadJson(f"The number {text[:EXCERPT_CHARS]} has too large an exponent.")
     if number.adjusted() < 0:
         return number if number else 0
     return int(number) if number == number.to_integral_value() else number

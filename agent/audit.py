@@ -92,13 +92,14 @@ def audited(event: Event, audit: Audit) -> dict[str, Any]:
     if isinstance(event, ApprovalRequested):
         line |= {"approval_id": event.approval.id, "decision": "requested", "tool_name": event.approval.tool}
     if isinstance(event, CallAnswered | CallFinished | ApprovalExpired):
-        line |= _audited_result(event.result, audit)
+        known = not isinstance(event, CallAnswered) or event.effect is not None
+        line |= _audited_result(event.result, event.result.tool_name if known else None, audit)
     return line
 
 
-def _audited_result(result: ToolResult, audit: Audit) -> dict[str, Any]:
+def _audited_result(result: ToolResult, tool: str | None, audit: Audit) -> dict[str, Any]:
     return {
-        "tool_name": result.tool_name if result.code != "tool_not_allowed" else None,
+        "tool_name": tool,
         "result_digest": audit.keyed(result.data or "") if result.ok else None,
         "latency_ms": result.elapsed_ms,
         "error_code": result.code,

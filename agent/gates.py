@@ -15,19 +15,6 @@ from agent.record import Failure, ToolCall, ToolResult, Verdict
 from agent.state import NEVER_REPLAYED, CallState, Conversation, RunState
 from tools.base import BadArguments, FieldFault, JsonValue, Tool
 
-GATES = (
-    "identity",
-    "budget",
-    "known",
-    "parse",
-    "validate",
-    "repeat",
-    "permission",
-    "approval",
-    "execute",
-    "record",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -77,7 +64,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    behind: str
+    leader: str
     again: bool = False
 
 
@@ -210,10 +197,10 @@ def permission(call: ToolCall, view: View) -> Outcome:
 def approval(call: ToolCall, view: View) -> Outcome:
     """Must a person agree? To each write, and to the first call that leaves for a third party."""
     tool = tool_of(view.read)
+    if tool.host in view.run.refused_hosts:
+        return refuse(call, "denied_earlier", f"A person denied calls to {tool.host} in this run.")
     known_hosts = (*view.policy.allowed_hosts, *view.state.allowed_hosts)
     host = tool.host if tool.host not in known_hosts else None
-    if host in view.run.refused_hosts:
-        return refuse(call, "denied_earlier", f"A person denied calls to {host} in this run.")
     if tool.effect == "write":
         fault = view.precondition()
         return Answer(ToolResult(False, tool.name, error=fault)) if fault else Ask("write", host)
@@ -233,6 +220,7 @@ JUDGED: Mapping[str, Gate] = {
     "permission": permission,
     "approval": approval,
 }
+GATES = (*JUDGED, "execute", "record")
 JUDGED_AGAIN = ("budget", "known", "permission")
 JUDGED_ON_EDIT = ("parse", "validate", "repeat", "permission")
 
@@ -301,6 +289,6 @@ def _limit(call: ToolCall, code: str) -> Answer:
 
 
 def _bad(call: ToolCall, view: View, code: str, message: str, details: dict[str, JsonValue]) -> Answer:
-    struck = max(view.run.bad_counts(with_bad=view.this)) >= view.limits.max_bad_arguments
+    struck = view.run.bad_in_a_row(with_bad=view.this) >= view.limits.max_bad_arguments
     answer = refuse(call, code, message, **details)
     return replace(answer, strikes="bad_arguments_limit" if struck else None)

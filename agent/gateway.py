@@ -5,6 +5,7 @@ nowhere else.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +41,14 @@ from agent.record import (
     Verdict,
 )
 from agent.saved import result_from_json, result_to_json
-from agent.state import BAD_ARGUMENT_CODES, CallState, RunState
+from agent.state import CallState, RunState
 from agent.store import Execution, IntentKey
 from agent.threads import Slot, ToolTimeout
 from tools.base import TOOL_CODES, BadArguments, JsonValue, ToolContext, ToolError
 
 MAX_DETAILS_CHARS = 2_000
 MAX_SENTENCE_CHARS = 500
+RESERVED = frozenset({"code", "message", "reason"})
 
 if TYPE_CHECKING:
     from agent.agent import Agent
@@ -62,8 +64,8 @@ def handle(agent: "Agent", run: RunState, this: CallState) -> None:
             carry_out(agent, run, this, read_, judgement)
         case Answer(result, strikes):
             agent.append(CallAnswered(**common, result=stamped(agent, result), strikes=strikes))
-        case Wait(behind, again):
-            agent.append(CallDeferred(**common, behind=behind, again=again))
+        case Wait(leader, again):
+            agent.append(CallDeferred(**common, leader=leader, again=again))
         case Ask(risk, host):
             agent.append(ApprovalRequested(**common, approval=make_card(agent, this, read_, risk, host)))
 
@@ -73,7 +75,7 @@ def follow(agent: "Agent", run: RunState, this: CallState, leader: CallState) ->
     outcome = result_of(this.call, leader)
     if isinstance(outcome, Wait):
         raise ValueError(f"Call {leader.id} has no result to take.")
-    gate = this.behind.verdicts[-1].gate if this.behind else "repeat"
+    gate = this.deferred.verdicts[-1].gate if this.deferred else "repeat"
     judgement = Judgement((Verdict(gate, "answer", outcome.result.code),), outcome)
     common = _common(agent, run, this, judgement, read(this.call, agent.tools, agent.limits))
     agent.append(CallAnswered(**common, result=stamped(agent, outcome.result)))
@@ -106,7 +108,7 @@ def view_of(agent: "Agent", run: RunState, this: CallState, read_: Reading) -> V
         limits=agent.limits,
         policy=agent.policy,
         now=agent.now(),
-        look_up=lambda digest: _stored(agent, run, digest, agent.store.look_up),
+        look_up=lambda digest: _stored(agent, run, this.call.name, digest, agent.store.look_up),
         precondition=lambda: _precondition(agent, run, read_, None),
     )
 
@@ -138,7 +140,7 @@ def aftermath(agent: "Agent", run: RunState, this: CallState) -> ToolResult | No
     """What the store knows of a call that was running when its process ended."""
     if this.phase != "running" or this.effect != "write":
         return None
-    return _stored(agent, run, this.digest, agent.store.look_up)
+    return _stored(agent, run, this.call.name, this.digest, agent.store.look_up)
 
 
 def _common(
@@ -171,12 +173,12 @@ def carry_out(
     try:
         if not _start(agent, run, this, read_, judgement, slot) or slot is None:
             return
-        result = _run(agent, run, this, read_, slot)
+        result, executed = _run(agent, run, this, read_, slot)
     finally:
         if slot:
             slot.leave()
-    bad = result.code in BAD_ARGUMENT_CODES
-    struck = bad and max(run.bad_counts(with_bad=this)) >= agent.limits.max_bad_arguments
+    bad = result.code == "bad_arguments"
+    struck = bad and run.bad_in_a_row(with_bad=this) >= agent.limits.max_bad_arguments
     agent.append(
         CallFinished(
             at=agent.now(),
@@ -187,7 +189,7 @@ def carry_out(
                 PASSED["record"],
             ),
             result=result,
-            executed_digest=reading.digest(result.tool_name, reading.canonical(read_.arguments)),
+            executed_digest=executed,
             strikes="bad_arguments_limit" if struck else None,
         )
     )
@@ -215,7 +217,7 @@ def _start(
             again = replace(again, verdicts=(*again.verdicts, Verdict("execute", "answer", fault.code)))
         if answer is None and tool_of(read_).effect == "write":
             agent.require(run)
-            standing = _stored(agent, run, read_.digest, agent.store.claim)
+            standing = _stored(agent, run, this.call.name, read_.digest, agent.store.claim)
             answer = Answer(standing) if standing else None
         common = _common(agent, run, this, again, read_)
         if answer:
@@ -236,13 +238,13 @@ def _key(agent: "Agent", run: RunState, digest: str) -> IntentKey:
 
 
 def _stored(
-    agent: "Agent", run: RunState, digest: str, ask: Callable[[IntentKey], Execution | None]
+    agent: "Agent", run: RunState, tool: str, digest: str, ask: Callable[[IntentKey], Execution | None]
 ) -> ToolResult | None:
     """What the store says of an intent; a claim without a result is an unknown outcome."""
     standing = ask(_key(agent, run, digest))
     if standing is None:
         return None
-    return result_from_json(standing.result) if standing.result else unknown_outcome("this call")
+    return result_from_json(standing.result) if standing.result else unknown_outcome(tool)
 
 
 def unknown_outcome(tool: str) -> ToolResult:
@@ -250,24 +252,31 @@ def unknown_outcome(tool: str) -> ToolResult:
     return failed(tool, "outcome_unknown", message)
 
 
-def _run(agent: "Agent", run: RunState, this: CallState, read_: Reading, slot: Slot) -> ToolResult:
-    """Run a claimed call on a thread of its own, with a deadline; the thread records what it did."""
+def _run(
+    agent: "Agent", run: RunState, this: CallState, read_: Reading, slot: Slot
+) -> tuple[ToolResult, str]:
+    """Run a claimed call on a thread of its own, with a deadline; the thread records what it did.
+
+    Returns the result, and the digest of the arguments that the tool was handed, taken after it ran.
+    """
     tool = tool_of(read_)
     key = _key(agent, run, read_.digest) if tool.effect == "write" else None
 
-    def work() -> ToolResult:
-        result = _call(agent, run, this, read_)
+    handed = deepcopy(read_.arguments or {})
+
+    def work() -> tuple[ToolResult, str]:
+        result = _call(agent, run, this, read_, handed)
         if key:
             agent.store.record(key, result_to_json(result))
-        return result
+        return result, reading.digest(tool.name, reading.canonical(handed))
 
     try:
         return slot.run(work, _deadline(agent, run))
     except ToolTimeout:
         if tool.effect == "write":
-            return stamped(agent, unknown_outcome(tool.name))
+            return stamped(agent, unknown_outcome(tool.name)), read_.digest
         message = f"The tool did not answer within {agent.limits.tool_s:g} s."
-        return stamped(agent, failed(tool.name, "tool_timeout", message))
+        return stamped(agent, failed(tool.name, "tool_timeout", message)), read_.digest
 
 
 def _deadline(agent: "Agent", run: RunState) -> Deadline:
@@ -276,13 +285,15 @@ def _deadline(agent: "Agent", run: RunState) -> Deadline:
     return Deadline(agent.clock, now + min(agent.limits.tool_s, left))
 
 
-def _call(agent: "Agent", run: RunState, this: CallState, read_: Reading) -> ToolResult:
+def _call(
+    agent: "Agent", run: RunState, this: CallState, read_: Reading, handed: dict[str, JsonValue]
+) -> ToolResult:
     """Call the tool's function: data or a failure, never an exception."""
     tool = tool_of(read_)
     started = agent.now()
     data, error, truncated = None, None, False
     try:
-        value = tool.run(read_.arguments or {}, _context(agent, run, read_))
+        value = tool.run(handed, _context(agent, run, read_))
         data, truncated = _kept(value, agent.limits.max_result_chars)
     except BaseException as problem:  # noqa: BLE001
         # The one place where a stranger's code runs: whatever it raises, SystemExit included, is the
@@ -319,9 +330,9 @@ def _failure(problem: BaseException) -> Failure:
         fields: list[JsonValue] = [{"field": f.field, "problem": f.kind} for f in problem.faults]
         message = " ".join(fault.message for fault in problem.faults)
         return Failure("bad_arguments", message, details=reading.canonical({"fields": fields}))
-    if isinstance(problem, ToolError) and problem.code in TOOL_CODES:
+    if isinstance(problem, ToolError) and str(problem.code) in TOOL_CODES:
         sentence = _text(str(problem.message))[:MAX_SENTENCE_CHARS]
-        return Failure(problem.code, sentence, details=_details(problem))
+        return Failure(str(problem.code), sentence, details=_details(problem))
     return Failure("tool_error", "The tool failed. Nothing is known about why.")
 
 
@@ -339,10 +350,22 @@ def _text(text: str) -> str:
 def _details(problem: ToolError) -> str | None:
     """What a tool says beside its sentence, as the text of an object; too much of it is left out."""
     try:
-        text, cut = _kept(problem.details, MAX_DETAILS_CHARS)
-    except (TypeError, ValueError, RecursionError):
+        facts = {name: value for name, value in problem.details.items() if name not in RESERVED}
+        text, cut = _kept(facts, MAX_DETAILS_CHARS)
+        if cut:
+            # The present state of a conflict is what the model plans with: better a part than nothing.
+            each = MAX_DETAILS_CHARS // (len(facts) + 1)
+            parts: dict[str, JsonValue] = {name[:80]: _part(value, each) for name, value in facts.items()}
+            text, cut = _kept({**parts, "truncated": True}, 2 * MAX_DETAILS_CHARS)
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return None
-    return None if cut or not problem.details else text
+    return None if cut or not facts else text
+
+
+def _part(value: JsonValue, max_chars: int) -> JsonValue:
+    """A value that is short enough, or the beginning of its text."""
+    text = value if isinstance(value, str) else reading.canonical(value)
+    return value if len(text) <= max_chars else text[:max_chars]
 
 
 def _precondition(agent: "Agent", run: RunState, read_: Reading, slot: Slot | None) -> Failure | None:
@@ -356,7 +379,8 @@ def _precondition(agent: "Agent", run: RunState, read_: Reading, slot: Slot | No
 
     def work() -> Failure | None:
         try:
-            check(read_.arguments or {}, _context(agent, run, read_))
+            # A copy: what a check does to its arguments is not what was approved.
+            check(deepcopy(read_.arguments or {}), _context(agent, run, read_))
         except BaseException as problem:  # noqa: BLE001  (a stranger's code, as above)
             return _failure(problem)
         return None

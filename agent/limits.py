@@ -1,5 +1,6 @@
 """Limits of a run, and the clock they are measured with."""
 
+import math
 import time
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -74,5 +75,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"{field.name} must be a number above 0, not {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be a finite number above 0, not {value!r}.")
+            if field.type is int and not isinstance(value, int):
+                raise ValueError(f"{field.name} must be a whole number, not {value!r}.")

@@ -4,6 +4,9 @@ This file is the lesson. A run is one user message to its end. `advance` does it
 True; it returns False where the run has ended or waits for a person. It keeps nothing between two calls:
 whatever it must know stands in the record, so a run can stop at any line here and be taken up again.
 
+A call is open until it is judged. Then it is answered, or asked (a person has its card), approved,
+deferred (it waits for another call), or running; in the end it is answered, always.
+
 The model only asks. Each call that it asks for goes to the gateway, which judges it, and each judged
 call has an answer before the next request goes out. That rule, one answer for each id, is what strict
 servers check and what naive loops break when something is denied, stopped, or fails.
@@ -51,10 +54,10 @@ def go_on(agent: "Agent", run: RunState, call: CallState) -> None:
     """Take up a call that waited: for a person, or for another call with the same meaning."""
     if call.phase == "approved":
         gateway.carry_out(agent, run, call, gateway.read_approved(agent, call))
-    elif call.behind and call.behind.again:
+    elif call.deferred and call.deferred.again:
         gateway.handle(agent, run, call)
-    elif call.behind:
-        gateway.follow(agent, run, call, run.calls[call.behind.behind])
+    elif call.deferred:
+        gateway.follow(agent, run, call, run.calls[call.deferred.leader])
 
 
 def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
@@ -69,6 +72,9 @@ def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
     if view is None:
         end(agent, run, State.FAILED, run.limit or "context_overflow")
         return
+    messages = wire_messages(agent.prompt.text, agent.state.transcript, view, run.id)
+    if faults := check_pairing(messages):
+        raise RuntimeError(f"An unlawful request is not sent: {faults}")
     agent.append(
         RequestSent(
             at=agent.now(),
@@ -80,9 +86,6 @@ def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
             last_for=last_for,
         )
     )
-    messages = wire_messages(agent.prompt.text, agent.state.transcript, view, run.id)
-    if faults := check_pairing(messages):
-        raise AssertionError(f"An unlawful request was not sent: {faults}")
     started = agent.now()
     deadline = Deadline(agent.clock, started + limits.run_s - run.elapsed_s(started))
     try:
@@ -118,7 +121,7 @@ def end(
     call_code: str = "cancelled",
 ) -> None:
     """End a run, and answer each call that is still open with `call_code`: no id stays without one."""
-    answers = tuple((call.id, closing(agent, call, call_code)) for call in run.open if call.result is None)
+    answers = tuple((call.id, closing(agent, call, call_code)) for call in run.current if call.result is None)
     agent.append(
         RunEnded(
             at=agent.now(),

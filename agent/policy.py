@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import cast
 
 from tools.base import JsonValue, Tool
 
@@ -32,10 +33,24 @@ class Rule:
     field: str
     allowed: Collection[JsonValue] | range | Between
 
+    def __post_init__(self) -> None:
+        given = cast(object, self.allowed)
+        if isinstance(given, str) or not isinstance(given, Collection | Between):
+            raise ValueError(f"The rule for {self.tool}.{self.field} needs a collection or a range.")
+
     def matches(self, value: JsonValue) -> bool:
         if isinstance(self.allowed, Between | range):
             return not isinstance(value, bool) and value in self.allowed
-        return any(type(value) is type(one) and value == one for one in self.allowed)
+        return any(_same(value, one) for one in self.allowed)
+
+
+def _same(value: JsonValue, allowed: JsonValue) -> bool:
+    """Equal as JSON: 1 is 1.0, 0.5 is Decimal("0.5"), true is not 1."""
+    if isinstance(value, bool) or isinstance(allowed, bool):
+        return value is allowed
+    if isinstance(value, float | Decimal) and isinstance(allowed, float | Decimal):
+        return Decimal(str(value)) == Decimal(str(allowed))
+    return value == allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,9 @@ class Policy:
     disabled: Collection[str] = ()
 
     def check(self, tools: Iterable[Tool]) -> None:
-        """Raise ValueError where a rule names what does not exist: it would deny or allow by accident."""
+        """Raise ValueError where the policy would deny or allow by accident: a rule about nothing, a text."""
+        if isinstance(self.permissions, str):
+            raise ValueError("permissions must be a collection of labels, not one text.")
         known = {tool.name: tool.parameters.get("properties", {}) for tool in tools}
         for rule in self.rules:
             if rule.field not in known.get(rule.tool, ()):

@@ -4,13 +4,12 @@ A run is the slice of the record that belongs to one user message. What the even
 in `agent.state`; what goes over the wire or on a screen is projected in `agent.transcript`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from agent.arguments import value_of
-from agent.model import Message, Usage
+from agent.model import Usage
 from tools.base import Effect, JsonValue, Trust
 
 
@@ -122,10 +121,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesRestored(Event):
-    """A transcript that was brought along, before the first message."""
+    """A transcript that was brought along, before the first message: the JSON text of its messages."""
 
     kind = "messages_restored"
-    messages: tuple[Message, ...]
+    messages: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +172,8 @@ class RequestFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyReceived(Event):
-    """A whole reply. `extra` (vendor fields, reasoning) is echoed within the run and leaves it nowhere."""
+    """A whole reply. `extra`, the JSON text of vendor fields such as reasoning, is echoed within the run
+    and leaves it nowhere."""
 
     kind = "reply_received"
     text: str | None
@@ -183,7 +183,7 @@ class ReplyReceived(Event):
     refusal: str | None
     notes: tuple[str, ...]
     elapsed_ms: int
-    extra: Mapping[str, Any] | None = None
+    extra: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class CallDeferred(Judging):
     """The call waits for another one; with `again` it is judged once more then, else it takes its result."""
 
     kind = "call_deferred"
-    behind: str
+    leader: str
     again: bool = False
 
 

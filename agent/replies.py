@@ -1,9 +1,11 @@
 """From what a model sent to an event: ids that are ours, tokens, notes, and what is sent again."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.arguments import canonical
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.record import ReplyReceived, RequestFailed, ToolCall
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 3
 FIRST_BACKOFF_S = 0.5
 CHARS_PER_TOKEN = 4
-MAX_ID_CHARS = 64
+
+_ID = re.compile(r"[A-Za-z0-9_.:|/+=-]{1,64}")
 
 
 def received(agent: "Agent", run: RunState, reply: Reply, started: float) -> ReplyReceived:
@@ -32,7 +35,7 @@ def received(agent: "Agent", run: RunState, reply: Reply, started: float) -> Rep
         refusal=reply.refusal,
         notes=reply.notes + dropped(reply, last_for),
         elapsed_ms=round((now - started) * 1000),
-        extra=reply.extra or None,
+        extra=extra_text(reply),
     )
 
 
@@ -67,11 +70,19 @@ def name_calls(calls: Sequence[WireCall], taken: set[str]) -> tuple[ToolCall, ..
 
 def _ids(given: str | None, taken: int) -> Iterator[str]:
     """One id more than there are taken ones: the given one, suffixed, or made up where no server takes it."""
-    if given and given.isprintable() and len(given) <= MAX_ID_CHARS:
+    if given and _ID.fullmatch(given):
         yield given
-        yield from (f"{given}-{n}" for n in range(2, taken + 2))
+        yield from (f"{given[:-8] if len(given) > 56 else given}-{n}" for n in range(2, taken + 2))
     else:
         yield from (f"call-{n:03d}" for n in range(taken + 1, 2 * taken + 2))
+
+
+def extra_text(reply: Reply) -> str | None:
+    """Vendor fields as text, None where there are none, or where they are no JSON."""
+    try:
+        return canonical(dict(reply.extra), sort_keys=False) if reply.extra else None
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def as_text(arguments: str | dict[str, Any] | None) -> str | None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from agent.model import Usage
-from agent.record import Approval, CallAnswered, CallFinished, Event, RunEnded, State
+from agent.record import Approval, CallFinished, Event, RunEnded, State
 from agent.state import RunState
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class Run:
 
     @property
     def evidence(self) -> list[str]:
-        """What an answer can rest on: the results that say ok, such as tool:add:call-001."""
+        """What an answer can rest on: the calls that ran and said ok, such as tool:add:call-001."""
         return [
             f"tool:{event.result.tool_name}:{event.call_id}"
             for event in self.events
-            if isinstance(event, CallFinished | CallAnswered) and event.result.ok
+            if isinstance(event, CallFinished) and event.result.ok
         ]
 
     def wait(self, after: int, timeout_s: float = 1.0) -> list[Event]:

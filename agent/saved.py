@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent import record
 from agent.arguments import canonical
-from agent.record import Event, ReplyReceived, ToolResult
+from agent.record import Event, ToolResult
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = "glassloop/1"
+DAMAGED = "This saved conversation is damaged."
 
 
 def dump(owner_id: str, events: Iterable[Event]) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def load(owner_id: str, data: Mapping[str, Any]) -> list[Event]:
     try:
         return [_event(line) for line in data["events"]]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError("This saved conversation is damaged.") from None
+        raise ValueError(DAMAGED) from None
 
 
 def result_to_json(result: ToolResult) -> str:
@@ -45,8 +46,7 @@ def result_from_json(text: str) -> ToolResult:
 
 def _fields(event: Event) -> dict[str, Any]:
     fields = asdict(event)
-    if isinstance(event, ReplyReceived):
-        del fields["extra"]
+    fields.pop("extra", None)
     return fields
 
 

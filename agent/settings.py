@@ -53,20 +53,31 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def build_model(settings: Settings) -> Model | None:
-    """The model behind the endpoint; None where no model is named. Sends nothing."""
+    """The model behind the endpoint; None where no model is named. Sends nothing.
+
+    `SettingsError` where OpenAI's own address lacks a key, or where proxy or certificates cannot be used.
+    """
     if not settings.model:
         return None
+    if not settings.api_key and urlsplit(settings.base_url).hostname == "api.openai.com":
+        raise SettingsError("No key is set (GLASSLOOP_API_KEY).")
     # openai is slow to import, and a session on the scripted model never needs it.
     import openai
 
     from agent.model.openai_chat import OpenAIChat
 
-    client = openai.OpenAI(
-        base_url=settings.base_url,
-        api_key=settings.api_key or "none",
-        max_retries=0,
-        timeout=_CLIENT_TIMEOUT_S,
-    )
+    try:
+        client = openai.OpenAI(
+            base_url=settings.base_url,
+            api_key=settings.api_key or "none",
+            max_retries=0,
+            timeout=_CLIENT_TIMEOUT_S,
+        )
+    except Exception:  # noqa: BLE001 - libraries read the environment here, each with errors of its own
+        raise SettingsError(
+            "The connection to the model cannot be set up; check the settings for proxies and"
+            " certificates (such as HTTPS_PROXY and SSL_CERT_FILE)."
+        ) from None
     return OpenAIChat(client=client, model=settings.model, stream=settings.stream)
 
 

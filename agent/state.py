@@ -36,7 +36,6 @@ from agent.record import (
 from tools.base import Effect, JsonValue
 
 END_STATES = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
-BAD_ARGUMENT_CODES = frozenset({"bad_json", "bad_arguments"})
 NEVER_REPLAYED = frozenset({"conflict", "tool_busy"})
 
 
@@ -55,8 +54,9 @@ class CallState:
     arguments: str | None = None
     charged: bool = False
     acted: bool = False
+    bad: bool = False
     approval: Approval | None = None
-    behind: CallDeferred | None = None
+    deferred: CallDeferred | None = None
     result: ToolResult | None = None
 
     @property
@@ -98,7 +98,7 @@ class RunState:
     end_code: str | None = None
     answer: str | None = None
     calls: dict[str, CallState] = field(default_factory=dict[str, CallState])
-    open: list[CallState] = field(default_factory=list[CallState])
+    current: list[CallState] = field(default_factory=list[CallState])
     reply: ReplyReceived | None = None
     request: RequestSent | None = None
     failed: RequestFailed | None = None
@@ -115,7 +115,7 @@ class RunState:
     intents: dict[str, CallState] = field(default_factory=dict[str, CallState])
     barred: frozenset[str] = frozenset()
     refused_hosts: frozenset[str] = frozenset()
-    closed: bool = True
+    in_transcript: bool = True
     expired: bool = False
     waiting_since: float | None = None
     waited_s: float = 0.0
@@ -125,7 +125,7 @@ class RunState:
         return self.state in END_STATES
 
     def in_phase(self, *phases: str) -> Iterator[CallState]:
-        return (call for call in self.open if call.phase in phases)
+        return (call for call in self.current if call.phase in phases)
 
     @property
     def pending(self) -> list[Approval]:
@@ -136,18 +136,20 @@ class RunState:
         waiting = now - self.waiting_since if self.waiting_since is not None else 0.0
         return now - self.started_at - self.waited_s - waiting
 
-    def bad_counts(self, with_bad: CallState | None = None) -> list[int]:
-        """Bad arguments in a row, after each open call, in call order, as if `with_bad` were one.
+    def bad_in_a_row(self, with_bad: CallState | None = None) -> int:
+        """Bad arguments in a row, in call order; as if `with_bad` were one, the most from there on.
 
         A call that ran or was carded, and was not answered so, begins the count anew.
         """
-        counts = [self.bad_before]
-        for call in self.open:
-            if call is with_bad or call.code in BAD_ARGUMENT_CODES:
-                counts.append(counts[-1] + 1)
+        count, most = self.bad_before, 0
+        for call in self.current:
+            if call.bad or call is with_bad:
+                count += 1
             elif call.acted:
-                counts.append(0)
-        return counts
+                count = 0
+            if with_bad and call.position >= with_bad.position:
+                most = max(most, count)
+        return most if with_bad else count
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ def fold(state: Conversation, event: Event) -> Conversation:
 
 
 def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
-    for message in event.messages:
+    for message in value_of(event.messages):
         state.call_ids.update(call["id"] for call in message.get("tool_calls") or ())
         _append(state, message, len(str(message)))
 
@@ -205,16 +207,16 @@ def _reply_received(state: Conversation, event: ReplyReceived) -> None:
     run.reply = event
     run.failed_in_a_row = 0
     run.usage += event.usage
-    run.bad_before = run.bad_counts()[-1]
+    run.bad_before = run.bad_in_a_row()
     state.call_ids.update(call.id for call in event.calls)
-    run.open = []
+    run.current = []
     if event.calls and not is_final(run):
         run.replies += 1
-        run.closed = False
-        run.open = [CallState(call, run.replies, n) for n, call in enumerate(event.calls)]
-        run.calls.update((call.id, call) for call in run.open)
+        run.in_transcript = False
+        run.current = [CallState(call, run.replies, n) for n, call in enumerate(event.calls)]
+        run.calls.update((call.id, call) for call in run.current)
     elif event.text and event.text.strip():
-        _append(state, event, len(event.text))
+        _append(state, event, len(event.text) + len(event.extra or ""))
 
 
 def is_final(run: RunState) -> bool:
@@ -243,6 +245,7 @@ def _judged(state: Conversation, event: Judging) -> CallState:
 def _call_answered(state: Conversation, event: CallAnswered) -> None:
     run = _run(state)
     call = _judged(state, event)
+    call.bad = any(v.gate in ("parse", "validate") and v.outcome == "answer" for v in event.verdicts)
     _answer(run, call, event.result, event.strikes)
     if event.result.code == "permission_denied":
         run.barred |= {call.call.name}
@@ -250,7 +253,7 @@ def _call_answered(state: Conversation, event: CallAnswered) -> None:
 
 def _call_deferred(state: Conversation, event: CallDeferred) -> None:
     call = _judged(state, event)
-    call.phase, call.behind = "deferred", event
+    call.phase, call.deferred = "deferred", event
 
 
 def _approval_requested(state: Conversation, event: ApprovalRequested) -> None:
@@ -265,6 +268,9 @@ def _call_started(state: Conversation, event: CallStarted) -> None:
     run = _run(state)
     call = _judged(state, event)
     call.phase, call.acted = "running", True
+    if call.approval and call.approval.host:
+        # Not when the person agreed: only what was really sent makes the next call no surprise.
+        state.allowed_hosts |= {call.approval.host}
     if call.effect == "write":
         run.intents[call.digest] = call
     else:
@@ -273,7 +279,9 @@ def _call_started(state: Conversation, event: CallStarted) -> None:
 
 def _call_finished(state: Conversation, event: CallFinished) -> None:
     run = _run(state)
-    _answer(run, run.calls[event.call_id], event.result, event.strikes)
+    call = run.calls[event.call_id]
+    call.bad = event.result.code == "bad_arguments"
+    _answer(run, call, event.result, event.strikes)
 
 
 def _decided(state: Conversation, event: Decided) -> None:
@@ -283,8 +291,6 @@ def _decided(state: Conversation, event: Decided) -> None:
     if event.approve:
         call.phase, call.digest = "approved", event.digest
         call.arguments = event.arguments or call.arguments
-        if host:
-            state.allowed_hosts |= {host}
         return
     if host:
         run.refused_hosts |= {host}
@@ -306,10 +312,11 @@ def _run_ended(state: Conversation, event: RunEnded) -> None:
 
 
 def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:
-    if result.code in NEVER_REPLAYED and run.intents.get(call.digest) is call:
-        # Nothing happened, and the world may have moved on: the same call may be asked for again.
-        del run.intents[call.digest]
-        run.conflicts[call.digest] += call.phase == "running"
+    if result.code in NEVER_REPLAYED:
+        # Nothing happened, and the world may have moved on: the same may be asked for again, as a new
+        # attempt, whether it was edited, or its outcome became known late.
+        for digest in {call.digest, call.asked_digest}:
+            run.conflicts[digest] += run.intents.pop(digest, None) is not None
     call.phase, call.result = "answered", result
     if strikes and run.limit is None:
         run.limit, run.limit_position = strikes, call.position
@@ -317,12 +324,12 @@ def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | N
 
 def _close_reply(state: Conversation, run: RunState) -> None:
     """Once each call of a reply is answered, the exchange enters the transcript, whole."""
-    if run.reply is None or run.closed or not all(call.result for call in run.open):
+    if run.reply is None or run.in_transcript or not all(call.result for call in run.current):
         return
-    run.closed = True
-    arguments = tuple(map(_sent_back, run.open))
-    results = tuple(envelope(call) for call in run.open)
-    chars = len(run.reply.text or "") + sum(map(len, arguments + results))
+    run.in_transcript = True
+    arguments = tuple(map(_sent_back, run.current))
+    results = tuple(envelope(call) for call in run.current)
+    chars = len(run.reply.text or "") + len(run.reply.extra or "") + sum(map(len, arguments + results))
     _append(state, Exchange(run.reply, arguments, results), chars)
 
 
@@ -393,7 +400,7 @@ def _state(run: RunState) -> State:
         return State.WAITING_APPROVAL
     if any(run.in_phase("approved", "deferred")):
         return State.WAITING_TOOL
-    return State.OBSERVING if run.open else State.PLANNING
+    return State.OBSERVING if run.current else State.PLANNING
 
 
 def _run(state: Conversation) -> RunState:

@@ -4,11 +4,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from agent import record
-from agent.arguments import as_sent
+from agent.arguments import as_sent, value_of
 from agent.model import Message
 from agent.record import Event, ReplyReceived, UserMessage
 from agent.state import Entry, Exchange
@@ -18,6 +19,10 @@ MESSAGE_CHARS = 60
 """What a message costs besides its text: role, quotes and brackets, roughly."""
 
 _UNSAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+# Characters that draw nothing although their category says otherwise (fillers, joiners, selectors).
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -101,7 +106,7 @@ def lawful_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...
 def _own(number: int, message: Message) -> Message:
     """A message with the fields of the protocol alone, and calls that each server takes."""
     own = {key: message[key] for key in ("role", "content", "tool_call_id") if key in message}
-    if "tool_calls" not in message:
+    if message.get("tool_calls") is None:
         return own
     try:
         calls = [
@@ -167,12 +172,12 @@ def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: s
                 messages.append(_asking(entry, run_id))
                 messages.extend(_answers(entry, number < view.shrunk))
             case _:
-                messages.append(entry)
+                messages.append(deepcopy(entry) if "tool_calls" in entry else {**entry})
     return messages
 
 
 def _echo(reply: ReplyReceived, run_id: str | None) -> Mapping[str, Any]:
-    return reply.extra or {} if reply.run_id == run_id else {}
+    return value_of(reply.extra) if reply.extra and reply.run_id == run_id else {}
 
 
 def _asking(entry: Exchange, run_id: str | None) -> Message:
@@ -191,6 +196,46 @@ def wire_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     """A call as it is sent back, under a name that each server takes; the model's own is in the record."""
     safe = _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
     return {"id": call_id, "type": "function", "function": {"name": safe, "arguments": arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What the program did about one call: the ledger that stands beside what a model says.
+
+    `code` is None where the result is ok. `as_approved` says whether what ran is what a person approved,
+    by the digests; None where nobody was asked, or nothing ran.
+    """
+
+    call_id: str
+    tool: str
+    ran: bool
+    code: str | None
+    as_approved: bool | None = None
+
+
+def ledger(events: Iterable[Event]) -> list[Deed]:
+    """One deed a call that was answered, in the order of the answers."""
+    deeds: list[Deed] = []
+    approved: dict[str, str] = {}
+    for event in events:
+        match event:
+            case record.Decided(approve=True):
+                approved[event.call_id] = event.digest
+                continue
+            case record.CallFinished() | record.CallAnswered() | record.ApprovalExpired():
+                answers = [(event.call_id, event.result)]
+            case record.Decided(result=result) if result:
+                answers = [(event.call_id, result)]
+            case record.RunEnded():
+                answers = list(event.answers)
+            case _:
+                continue
+        same = None
+        if isinstance(event, record.CallFinished) and event.call_id in approved:
+            same = event.executed_digest == approved[event.call_id]
+        ran = isinstance(event, record.CallFinished)
+        deeds += [Deed(call_id, result.tool_name, ran, result.code, same) for call_id, result in answers]
+    return deeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +290,7 @@ def _row(event: Event) -> Row:
         case record.ApprovalExpired():
             return Row(event.at, "program", "program", event.kind, event.call_id, code="expired")
         case record.RunEnded():
-            return Row(event.at, "program", "you", event.kind, detail=event.answer or "", code=event.code)
+            return Row(event.at, "program", "you", event.kind, code=event.code)
         case record.ToolSwitched():
             return Row(
                 event.at, "you", "program", event.kind, detail=f"{event.tool} {'on' if event.on else 'off'}"
@@ -260,4 +305,7 @@ def visible(text: str) -> str:
 
 
 def _hidden(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    return (
+        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        or _UNSEEN.match(character) is not None
+    )

@@ -12,14 +12,20 @@ from agent.store.memory import MemoryStore
 from tools.base import JsonValue, Tool, ToolContext
 
 START_S = 1_790_000_000.0
-GRACE_S = 0.2
+PATIENCE_S = 5.0
+AT_ONCE_S = 0.05
 
 
 class FakeClock:
-    """A clock that stands still. A wait that nobody ends in a moment moves it to the end of that wait."""
+    """A clock that stands still. A wait that nobody ends for `patience_s` moves it to that wait's end.
 
-    def __init__(self, at_s: float = START_S) -> None:
-        self.at_s = at_s
+    The patience is in real seconds: long where a thread works and will come back, however slow the
+    machine; `AT_ONCE_S` where a test knows that nobody comes.
+    """
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self.at_s = START_S
+        self.patience_s = patience_s
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.at_s, UTC)
@@ -28,7 +34,7 @@ class FakeClock:
         return self.at_s
 
     def wait(self, condition: Condition, timeout_s: float) -> None:
-        if not condition.wait(GRACE_S):
+        if not condition.wait(self.patience_s):
             self.at_s += timeout_s
 
     def advance(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent import State
 from agent.audit import AuditLog
-from tests.support import Setup, asks, call
+from tests.support import Counter, Setup, asks, call, make_tool
 
 
 def audited(path: Path) -> tuple[Setup, list[dict[str, object]]]:
@@ -54,3 +54,23 @@ def test_a_full_disk_is_counted_and_ends_nothing() -> None:
     assert setup.ask().state == State.COMPLETED
     log.close()
     assert log.lost == len(setup.agent.events)
+
+
+def test_what_comes_back_too_late_is_a_line(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    setup = Setup(asks(call("l", "stopper", {"text": "A"})), "never", audit=log)
+    setup.rebuild(make_tool("stopper", Counter(lambda _: setup.agent.stop()), "read"))
+    setup.ask()
+    log.close()
+    events = [json.loads(line)["event"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert events[-2:] == ["run_ended", "late_result_dropped"]
+
+
+def test_a_name_that_a_model_made_up_is_not_in_it(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    setup = Setup(
+        asks(*(call(str(n), f"the password is hunter{n}", {}) for n in range(9))), "done", audit=log
+    )
+    setup.ask()
+    log.close()
+    assert "hunter" not in (tmp_path / "audit.jsonl").read_text()

@@ -4,7 +4,7 @@ import ast
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +18,9 @@ from agent.model.scripted import Scripted
 from agent.record import CallFinished, CallStarted, Event, Judging, RequestSent, RunEnded
 from agent.state import Conversation, RunState, fold
 from agent.store.memory import MemoryStore
-from agent.transcript import check_pairing
-from tests.support import Counter, Setup, asks, call, make_tool
-from tools.base import ToolError
+from agent.transcript import check_pairing, ledger, visible
+from tests.support import AT_ONCE_S, Counter, Setup, asks, call, make_tool
+from tools.base import JsonValue, ToolContext, ToolError
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTABLE = (list, dict, set, RunState)
@@ -49,6 +49,7 @@ BUSY = (
 
 
 def play(setup: Setup) -> Setup:
+    setup.clock.patience_s = AT_ONCE_S
     setup.ask()
     setup.decide(0, arguments={"text": "A, edited"})
     setup.decide(0, approve=False, reason="wrong text")
@@ -115,6 +116,20 @@ def test_law_1_a_dump_brings_the_same_record_back() -> None:
     assert [e.kind for e in loaded.events] == [e.kind for e in setup.agent.events]
 
 
+def test_law_1_nothing_handed_out_can_change_the_record() -> None:
+    setup = Setup("one", asks(call("a", "note", ONE)))
+    restored = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    setup.agent.restore_messages(restored)
+    setup.ask()
+    setup.ask("more")
+    before = json.dumps([setup.agent.dump(), setup.agent.messages])
+    restored[0]["content"] = "EVIL"
+    setup.agent.messages[1]["content"] = "EVIL"
+    setup.model.requests[0][1]["content"] = "EVIL"
+    setup.run.pending[0].arguments["text"] = "EVIL"
+    assert json.dumps([setup.agent.dump(), setup.agent.messages]) == before
+
+
 # --- 2. pairing ---
 
 
@@ -167,17 +182,18 @@ def test_law_2_every_request_is_lawful_and_the_user_stands_once() -> None:
 
 
 def test_law_3_only_the_gateway_runs_a_tool() -> None:
+    """Nothing else calls what makes a tool act, whatever the variable is called."""
     running = {
-        path.name
+        f"{path.name}: {ast.unparse(node.func)}"
         for path, tree in sources("agent")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "run"
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "tool"
+        and node.func.attr in ("run", "caller", "precondition")
+        and path.name != "gateway.py"
     }
-    assert running == {"gateway.py"}
+    # In the gates this is a question to the view, which the gateway answers.
+    assert running == {"gates.py: view.precondition"}
 
 
 def test_law_3_no_write_runs_without_an_approval() -> None:
@@ -255,6 +271,7 @@ def test_law_4_a_tool_that_changes_its_arguments_changes_nothing_else() -> None:
 def test_law_5_a_model_failure_never_runs_or_asks_again() -> None:
     down = ModelError("provider_error", "Down.", retry=True)
     setup = Setup(asks(call("a", "note", ONE)), down, down, down, "next")
+    setup.clock.patience_s = AT_ONCE_S
     setup.ask()
     setup.decide()
     run = setup.proceed()
@@ -262,6 +279,44 @@ def test_law_5_a_model_failure_never_runs_or_asks_again() -> None:
     assert setup.ask("go on").state == State.COMPLETED
     assert setup.note.calls == [ONE]
     assert setup.codes() == {"a": "ok"}
+
+
+def test_law_4_the_receipt_is_of_what_the_tool_was_handed() -> None:
+    """A tool that changes what it was handed is found out, if ever it is handed the thing itself."""
+    handed: list[dict[str, Any]] = []
+    setup = Setup(asks(call("a", "send", ONE)), "done")
+    honest = make_tool("send", Counter(), "write")
+
+    def caller(arguments: dict[str, Any], ctx: ToolContext) -> JsonValue:
+        handed.append(arguments)
+        arguments["text"] = "meddled"
+        return None
+
+    setup.rebuild(replace(honest, caller=caller))
+    card = setup.ask().pending[0]
+    setup.decide()
+    run = setup.proceed()
+    finished = next(e for e in run.events if isinstance(e, CallFinished))
+    assert finished.executed_digest != card.digest
+    assert [deed.as_approved for deed in ledger(run.events)] == [False]
+    assert handed == [{"text": "meddled"}]
+    assert card.arguments == ONE
+
+
+def test_law_4_a_check_that_changes_its_arguments_changes_nothing() -> None:
+    def check(arguments: dict[str, Any], ctx: ToolContext) -> None:
+        arguments["text"] = "meddled"
+
+    sent = Counter()
+    setup = Setup(
+        asks(call("a", "send", ONE)),
+        "done",
+        more_tools=[make_tool("send", sent, "write", precondition=check)],
+    )
+    setup.ask()
+    setup.decide()
+    assert [deed.as_approved for deed in ledger(setup.proceed().events)] == [True]
+    assert sent.calls == [ONE]
 
 
 def test_law_5_the_claim_is_the_only_consumption() -> None:
@@ -439,9 +494,9 @@ def test_law_8_a_long_result_is_cut_and_says_so() -> None:
     ("message", "details", "kept"),
     [
         ("It changed.", {"current": "new"}, {"current": "new"}),
-        ("It changed.", {"current": "x" * 5000}, {}),
+        ("It changed.", {"current": "x" * 5000}, {"current": "x" * 1000, "truncated": True}),
         ("It changed.", {"current": object()}, {}),
-        ("\ud800" * 9000, {"tool": "forged", "reason": "forged"}, {"tool": "forged", "reason": "forged"}),
+        ("\ud800" * 9000, {"tool": "forged", "reason": "forged"}, {"tool": "forged"}),
     ],
 )
 def test_law_8_a_failing_tool_says_no_more_than_fits(message: str, details: Any, kept: Any) -> None:
@@ -467,6 +522,15 @@ def test_law_8_arguments_beyond_the_usual_limits_are_read_back_whole() -> None:
     assert setup.results()["a"]["edited"]["from"] == long
     sent = setup.model.requests[1][2]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(sent) == long
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    list("\x1b\r\x00\u202e\u200b\u2066\u2028\ufe0f\u034f\u3164\u115f\u2800\ue000\U000e0041\U000e0101"),
+)
+def test_law_8_what_draws_nothing_is_made_visible(hidden: str) -> None:
+    assert hidden not in visible(f"a{hidden}b")
+    assert visible("plain, 中文, é\n\ttab") == "plain, 中文, é\n\ttab"
 
 
 # --- 9. limits are code ---

@@ -203,9 +203,9 @@ class Tool:
 
 
 def tool(
-    *,
-    effect: Effect,
-    permission: str,
+    *bare: object,
+    effect: Effect | None = None,
+    permission: str | None = None,
     trust: Trust = "trusted",
     source: str = "",
     preview: str = "",
@@ -220,6 +220,9 @@ def tool(
     `ToolContext` is filled in and not in the schema. What cannot be told to a model, or could not
     be checked, is refused here with TypeError or ValueError.
     """
+
+    if bare or effect is None or permission is None:
+        raise TypeError("Write @tool(effect=..., permission=...) above the function, with both named.")
 
     # Here, not above: pydantic costs as much CPU as the rest of the engine, and only this needs it.
     from tools.signature import read_signature

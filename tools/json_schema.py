@@ -2,14 +2,16 @@
 
 The package `jsonschema` is imported only when such a tool is made. Nothing is ever fetched: the
 registry of references is empty, and a reference that leaves the schema is refused at registration.
+Whatever the schema and the arguments, the work is bounded: keywords are counted, patterns are linear.
 """
 
 import copy
 import decimal
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -22,12 +24,14 @@ from tools.values import (
     FieldFault,
     JsonValue,
     clip,
+    counted,
     dotted,
     exact,
     is_number,
     missing,
     unfit,
     unknown_field,
+    with_floats,
 )
 
 Schema = dict[str, Any]
@@ -52,68 +56,62 @@ def own_copy(schema: Mapping[str, Any]) -> Schema:
 def make_validator(schema: Schema) -> Callable[[Mapping[str, JsonValue]], Arguments]:
     """A function from arguments to their canonical form, which raises `BadArguments` and nothing else.
 
-    Raises ValueError where the schema is none, is not for an object, or refers to something outside.
+    Raises ValueError where the schema is none, is not for an object, refers to something outside, or
+    holds a pattern that cannot be matched in linear time.
     """
+    import jsonschema.validators as package
+    import referencing
     from jsonschema.exceptions import SchemaError
 
     if schema.get("type") != "object":
         raise ValueError("A tool's schema must be of type object.")
-    kind = _kind_of_validator()
+    draft: Any = package.Draft202012Validator  # the package is untyped
     try:
-        kind.check_schema(schema)
+        draft.check_schema(schema, format_checker=None)
     except SchemaError as error:
         raise ValueError(f"Not a JSON schema (draft 2020-12): {clip(error.message, 120)}") from None
-    _check_nodes(schema)
-    validator = kind(_closed(schema), registry=_no_documents())
-    return lambda data: _validate(validator, data)
+    _check_references(schema)
+    strict = _closed(schema)
+    sizes: dict[int, int] = {}
+    _measure(strict, sizes)
+    patterns = {text: _linear(text) for text in _patterns(schema)}
+    kind, nothing = _bounded(draft), cast(Any, referencing.Registry)()
 
+    def validate(data: Mapping[str, JsonValue]) -> Arguments:
+        budget = _Budget(strict, patterns, sizes)
+        return _validate(kind(strict, registry=nothing, format_checker=budget), data)
 
-def _kind_of_validator() -> Any:
-    """Draft 2020-12 with JSON's numbers: true is none, a Decimal is one. The package is untyped."""
-    import jsonschema.validators as package
-
-    draft: Any = package.Draft202012Validator
-    extend: Any = package.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    checker = draft.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
-    return extend(draft, type_checker=checker)
-
-
-def _no_documents() -> Any:
-    """A registry that holds nothing and fetches nothing."""
-    import referencing
-
-    make: Any = referencing.Registry
-    return make()
-
-
-def _is_integer(_: object, value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(_: object, value: object) -> bool:
-    return is_number(value)
+    return validate
 
 
 # --- the schema, made strict --------------------------------------------------------------------
 
 
-def _check_nodes(schema: Schema) -> None:
+def _check_references(schema: Schema) -> None:
     for node in _nodes(schema):
         for target in (node.get(keyword) for keyword in _REFERENCES):
             if isinstance(target, str) and _pointed(schema, target) is None:
                 raise ValueError(f"The schema refers to {target[:80]!r}; only #/... inside it is followed.")
         if node is not schema and isinstance(node.get("$id"), str):
             raise ValueError("The schema holds a second $id; only one document is supported.")
-        _check_pattern(node.get("pattern"))
-        for pattern in cast(Schema, node.get("patternProperties") or {}):
-            _check_pattern(pattern)
 
 
-def _check_pattern(pattern: Any) -> None:
+def _patterns(schema: Schema) -> Iterator[str]:
+    for node in _nodes(schema):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        yield from _object(node.get("patternProperties"))
+
+
+def _linear(pattern: str) -> Any:
+    """A pattern as pydantic's Rust engine reads it, whose time grows only with the text."""
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
     try:
-        re.compile(pattern if isinstance(pattern, str) else "")
-    except re.error:
-        raise ValueError(f"The schema holds a pattern that cannot be read: {pattern[:80]!r}.") from None
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError:
+        message = f"The schema holds a pattern that cannot be checked in linear time: {pattern[:80]!r}."
+        raise ValueError(f"{message} Look-around and references back are not supported.") from None
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
@@ -206,8 +204,12 @@ def _items(value: Any) -> list[Any]:
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
+def _object(value: Any) -> Schema:
+    return cast(Schema, value) if isinstance(value, dict) else {}
+
+
 def _values(value: Any) -> list[Any]:
-    return list(cast(Schema, value).values()) if isinstance(value, dict) else []
+    return list(_object(value).values())
 
 
 def named_fields(schema: Schema, root: Schema, seen: tuple[int, ...] = ()) -> dict[str, None]:
@@ -227,6 +229,197 @@ def _tests(schema: Schema) -> list[Schema]:
     return [cast(Schema, schema["if"])] if isinstance(schema.get("if"), dict) else []
 
 
+# --- the package's keywords, bounded ------------------------------------------------------------
+
+MAX_STEPS = 50_000
+_CHARS_A_STEP = 500
+
+# What visits each item of a value, or each of its own parts, also where nothing is said of them.
+_EACH_ITEM = ("uniqueItems", "propertyNames", *_PLACES)
+_OPEN_FIELDS = ("additionalProperties", "unevaluatedProperties")
+_OPEN_ITEMS = ("items", "contains", "unevaluatedItems")
+_EACH_PART = ("properties", "prefixItems", "dependentSchemas", "dependentRequired", *_LISTS_IN_PLACE)
+
+TOO_COMPLICATED = "The arguments are too complicated to check; send fewer or simpler ones."
+
+
+class _TooComplicated(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What is left for one validation: a schema may ask for exponential work on a small value.
+
+    It travels in the validator's field for a format checker, the one that nothing else needs here.
+    """
+
+    root: Schema
+    patterns: Mapping[str, Any]
+    sizes: Mapping[int, int]
+    value_sizes: dict[int, int] = field(default_factory=dict[int, int])
+    left: int = MAX_STEPS
+
+    def visit(self, keyword: str, rule: Any, value: Any) -> None:
+        chars = self.sizes.get(id(rule), 0)
+        chars += len(value) if isinstance(value, str) else self.value_sizes.get(id(value), 0)
+        parts = len(rule) if keyword in _EACH_PART else 0
+        parts += len(value) if keyword in _EACH_ITEM and isinstance(value, list | dict) else 0  # pyright: ignore[reportUnknownArgumentType]
+        self.spend(1 + parts + chars // _CHARS_A_STEP)
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _TooComplicated
+
+    def matches(self, pattern: str, text: str) -> bool:
+        self.spend(1 + len(text) // _CHARS_A_STEP)
+        return self.patterns[pattern].isinstance_python(text)
+
+
+def _measure(value: Any, sizes: dict[int, int]) -> int:
+    """About how many characters a value takes in a message of the package; lists and objects are kept."""
+    if not isinstance(value, list | dict):
+        return len(value) if isinstance(value, str) else 8
+    names = sum(map(len, _object(value)))
+    total = names + sum(2 + _measure(item, sizes) for item in _items(value) or _values(value))
+    sizes[id(cast(object, value))] = total
+    return total
+
+
+def _bounded(draft: Any) -> Any:
+    """Draft 2020-12 in which each keyword counts, and numbers are JSON's: true is none, a Decimal is one."""
+    import jsonschema.validators as package
+
+    own: dict[str, Any] = {
+        "pattern": _judge_pattern,
+        "patternProperties": _judge_pattern_properties,
+        "additionalProperties": _judge_additional,
+        "unevaluatedProperties": partial(_judge_unevaluated, dict),
+        "unevaluatedItems": partial(_judge_unevaluated, list),
+        "uniqueItems": _judge_unique,
+        "format": _judge_nothing,
+    }
+    judges = {keyword: _counted(keyword, judge) for keyword, judge in {**draft.VALIDATORS, **own}.items()}
+    checker = draft.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
+    extend: Any = package.extend  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return extend(draft, validators=judges, type_checker=checker)
+
+
+def _is_integer(_: object, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(_: object, value: object) -> bool:
+    return is_number(value)
+
+
+def _counted(keyword: str, judge: Any) -> Any:
+    def visit(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[Any]:
+        validator.format_checker.visit(keyword, rule, value)
+        yield from judge(validator, rule, value, schema) or ()
+
+    return visit
+
+
+def _error() -> Any:
+    """A fault of the keyword at work: the package adds which, and `_told` finds the words."""
+    from jsonschema.exceptions import ValidationError
+
+    return ValidationError("")
+
+
+def _judge_nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+def _judge_pattern(validator: Any, pattern: str, value: Any, _: Schema) -> Iterator[Any]:
+    if isinstance(value, str) and not validator.format_checker.matches(pattern, value):
+        yield _error()
+
+
+def _judge_pattern_properties(validator: Any, rules: Schema, value: Any, _: Schema) -> Iterator[Any]:
+    for name, item in _object(value).items():
+        for pattern, rule in rules.items():
+            if validator.format_checker.matches(pattern, name):
+                yield from validator.descend(item, rule, path=name)
+
+
+def _judge_additional(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from _judge_rest(validator, rule, value, _named(validator, cast(Schema, value), schema))
+
+
+def _judge_unevaluated(kind: type, validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    if isinstance(value, kind):
+        yield from _judge_rest(validator, rule, value, _evaluated(validator, value, schema))
+
+
+def _judge_rest(validator: Any, rule: Any, value: Any, seen: set[Any]) -> Iterator[Any]:
+    rest = [(place, item) for place, item in _pairs(value) if place not in seen]
+    if rule is False:
+        yield from [_error()] if rest else []
+        return
+    for place, item in rest:
+        yield from validator.descend(item, rule, path=place)
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    return _object(value).items() if isinstance(value, dict) else enumerate(_items(value))
+
+
+def _named(validator: Any, value: Schema, schema: Schema) -> set[Any]:
+    """The fields that `properties` and `patternProperties` of this very schema speak of."""
+    patterns = _object(schema.get("patternProperties"))
+    matches = validator.format_checker.matches
+    named = _object(schema.get("properties"))
+    return {name for name in value if name in named or any(matches(pattern, name) for pattern in patterns)}
+
+
+def _evaluated(validator: Any, value: Any, schema: Any) -> set[Any]:
+    """The fields or indexes that a schema has judged, together with those parts of it that hold."""
+    if not isinstance(schema, dict):
+        return set()
+    rules = cast(Schema, schema)
+    is_object = isinstance(value, dict)
+    first = range(len(_items(rules.get("prefixItems"))))
+    seen = _named(validator, _object(value), rules) if is_object else set(first)
+    for keyword in _OPEN_FIELDS if is_object else _OPEN_ITEMS:
+        if keyword in rules:
+            seen |= {place for place, item in _pairs(value) if _holds(validator, item, rules[keyword])}
+    for part in _holding(validator, value, rules):
+        seen |= _evaluated(validator, value, part)
+    return seen
+
+
+def _holding(validator: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    """The parts of a schema that judge the same value and find it good."""
+    validator.format_checker.spend(1)
+    for keyword in _REFERENCES:
+        if keyword in schema:
+            yield _pointed(validator.format_checker.root, schema[keyword])
+    for keyword in _LISTS_IN_PLACE:
+        yield from (part for part in _items(schema.get(keyword)) if _holds(validator, value, part))
+    if isinstance(value, dict):
+        dependent = _object(schema.get("dependentSchemas"))
+        yield from (part for name, part in dependent.items() if name in value)
+    if "if" in schema and _holds(validator, value, schema["if"]):
+        yield from (schema["if"], schema.get("then"))
+    elif "if" in schema:
+        yield schema.get("else")
+
+
+def _holds(validator: Any, value: Any, schema: Any) -> bool:
+    return next(validator.descend(value, schema), None) is None
+
+
+def _judge_unique(_: Any, rule: bool, value: Any, __: Schema) -> Iterator[Any]:
+    if rule and isinstance(value, list):
+        texts = [json.dumps(with_floats(item), sort_keys=True) for item in cast(list[JsonValue], value)]
+        if len(set(texts)) < len(texts):
+            yield _error()
+
+
 # --- judging arguments --------------------------------------------------------------------------
 
 
@@ -236,8 +429,11 @@ def _validate(validator: Any, data: Mapping[str, JsonValue]) -> Arguments:
     try:
         value = _normal(data, (), faults)
         if not faults:
+            _measure(value, validator.format_checker.value_sizes)
             with decimal.localcontext(prec=_PRECISION, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN):
                 faults = _faults(list(islice(validator.iter_errors(value), MAX_FAULTS)), validator.schema)
+    except _TooComplicated:
+        raise BadArguments([FieldFault("", "range", TOO_COMPLICATED)]) from None
     except (RecursionError, ArithmeticError, ValueError, TypeError, LookupError):
         raise BadArguments([unfit("", "range", "simpler: these cannot be judged", data)]) from None
     if faults:
@@ -268,11 +464,10 @@ def _normal(value: Any, path: tuple[Any, ...], faults: list[FieldFault]) -> Json
 def _normal_number(
     value: int | float | Decimal, path: tuple[Any, ...], faults: list[FieldFault]
 ) -> JsonValue:
+    """The function gets a float for what is no integer, so that float is what is judged and shown."""
     try:
         number = exact(value)
-        if isinstance(number, Decimal) and float(number) in (float("inf"), float("-inf")):
-            raise BadNumber("not_finite", "a finite number")
-        return number
+        return exact(float(number)) if isinstance(number, Decimal) else number
     except BadNumber as error:
         faults.append(unfit(dotted(path), error.kind, error.want, value))
         return None
@@ -344,7 +539,7 @@ def _want(error: Any) -> str:
     if keyword in ("enum", "const"):
         values = cast(list[Any], value) if keyword == "enum" else [value]
         return ("one of " if len(values) > 1 else "") + ", ".join(str(one) for one in values)
-    return _WANTED.get(keyword, "what the schema says under " + str(keyword)).format(value)
+    return counted(_WANTED.get(keyword, "what the schema says under " + str(keyword)), value).format(value)
 
 
 def _types(value: Any) -> str:

@@ -88,7 +88,7 @@ def list_files(ctx: ToolContext) -> JsonValue:
     trust="untrusted_content",
     source="knowledge folder",
     phrases=(
-        r"\b(?:read|open|show)(?: me)?(?: the file)? (?P<path>[\w./-]+\.(?:txt|md))\b",
+        r"\b(?:read|open|show)(?: me)?(?: the)?(?: file)? (?P<path>[\w./-]+\.(?:txt|md))\b",
         r"(?:读取|打开|阅读|读一下)\s*(?:文件)?\s*(?P<path>[\w./-]+\.(?:txt|md))",
     ),
 )

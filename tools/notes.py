@@ -43,7 +43,8 @@ def write_note(ctx: ToolContext, text: NoteText) -> JsonValue:
     trust="untrusted_content",
     source="your notes",
     phrases=(
-        r"\b(?:list|show|read|what are) (?:me )?(?:all )?(?:my|the) notes\b",
+        r"\b(?:list|show|read) (?:me )?(?:all )?(?:(?:my|the) )?notes\b(?![./])",
+        r"\bwhat are (?:all )?(?:my|the) notes\b",
         r"(?:列出|显示|看看|查看)(?:我的|所有)*笔记|我的笔记",
     ),
 )

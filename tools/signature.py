@@ -18,9 +18,17 @@ from typing import Any, cast, get_type_hints
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, ValidationError, core_schema
+from pydantic_core import (
+    CoreSchema,
+    PydanticCustomError,
+    SchemaError,
+    SchemaValidator,
+    ValidationError,
+    core_schema,
+)
 
 from tools.values import (
+    ECHO_CHARS,
     MAX_FAULTS,
     BadArguments,
     BadNumber,
@@ -29,6 +37,7 @@ from tools.values import (
     JsonValue,
     canonical,
     clip,
+    counted,
     dotted,
     echo,
     exact,
@@ -59,8 +68,25 @@ class Signature:
             raise BadArguments(_faults(error, data, tuple(self.parameters["properties"]))) from None
 
     def canonical(self, data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """The same as JSON values."""
-        return {name: canonical(value) for name, value in self.values(data).items()}
+        """The same as JSON values, such that validating them again, as the run does, changes nothing.
+
+        A function among the annotations may change its own outcome; then nothing could be shown for
+        approval that is also what runs, and each call is refused.
+        """
+        once = _canonical(self.values(data))
+        again = _canonical(self.values(once))
+        if changed := [name for name in once if repr(once[name]) != repr(again[name])]:
+            raise BadArguments([_unsteady(name) for name in changed[:MAX_FAULTS]])
+        return once
+
+
+def _canonical(values: Mapping[str, Any]) -> dict[str, JsonValue]:
+    return {name: canonical(value) for name, value in values.items()}
+
+
+def _unsteady(name: str) -> FieldFault:
+    told = f"'{clip(name, ECHO_CHARS)}' cannot be given: the tool changes it each time it is checked."
+    return FieldFault(dotted([name]), "range", told)
 
 
 def read_signature(function: Callable[..., Any], context: type) -> Signature:
@@ -169,10 +195,13 @@ def _field(parameter: inspect.Parameter, hint: Any, text: str | None, name: str)
         schema = _tidy(adapter.json_schema(schema_generator=_PlainSchema))
         if parameter.default is not parameter.empty:
             node, schema = _with_default(node, schema, parameter.default)
-        _check_default(node)
+        _check_node(node)
         json.dumps(schema, allow_nan=False)
     except Unsupported as error:
         raise TypeError(f"{where} {error}.") from None
+    except SchemaError:
+        message = "has a pattern that cannot be checked in linear time: no look-around, no references back"
+        raise TypeError(f"{where} {message}.") from None
     except (PydanticUserError, TypeError, ValueError) as error:
         raise TypeError(f"{where} has an annotation that cannot be a schema: {_first_line(error)}.") from None
     if not schema.keys() - {"description", "default"}:
@@ -198,11 +227,10 @@ def _with_default(node: Node, schema: dict[str, Any], default: Any) -> tuple[Nod
     return {"type": "default", "schema": inner, "default": value, "validate_default": True}, told
 
 
-def _check_default(node: Node) -> None:
-    if node["type"] != "default":
-        return
+def _check_node(node: Node) -> None:
+    validator = SchemaValidator(cast(CoreSchema, node))
     try:
-        SchemaValidator(cast(CoreSchema, node)).get_default_value()
+        validator.get_default_value()
     except ValidationError:
         raise Unsupported("has a default that does not fit its annotation", whole=True) from None
 
@@ -283,7 +311,9 @@ class _Rewrite:
     def __call__(self, node: Node) -> Node:
         node = {key: value for key, value in node.items() if key not in ("ref", "serialization")}
         match node["type"]:
-            case "str" | "bool" | "none":
+            case "str":
+                return self._text(node)
+            case "bool" | "none":
                 return {**node, "strict": True}
             case "int":
                 return _before(_bounded_int, {**node, "strict": True})
@@ -299,6 +329,12 @@ class _Rewrite:
                 return node
             case _:
                 return self._container(node)
+
+    def _text(self, node: Node) -> Node:
+        """Patterns are matched by the Rust engine, in linear time; a compiled one would be Python's."""
+        if not isinstance(node.get("pattern", ""), str):
+            raise Unsupported("has a compiled pattern; give the pattern as text", whole=True)
+        return {**node, "strict": True, "regex_engine": "rust-regex"}
 
     def _container(self, node: Node) -> Node:
         match node["type"]:
@@ -577,8 +613,10 @@ def _kind(error: Mapping[str, Any]) -> tuple[FaultKind, str]:
     kind, want = _WANTED.get(name, ("range", "valid"))
     if not want:
         return kind, want
-    told = "valid: {msg}" if want == "valid" else want
-    return kind, told.format_map({"msg": error["msg"], **error.get("ctx", {})})
+    context = error.get("ctx", {})
+    limit = context.get("min_length", context.get("max_length"))
+    told = "valid: {msg}" if want == "valid" else counted(want, limit)
+    return kind, told.format_map({"msg": error["msg"], **context})
 
 
 def _follow(

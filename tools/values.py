@@ -173,6 +173,11 @@ def unknown_field(field: str, known: Iterable[str] = ()) -> FieldFault:
     )
 
 
+def counted(want: str, limit: object) -> str:
+    """A phrase such as "at least {} characters long", in the singular where the limit is one."""
+    return want.replace("characters", "character").replace("items", "item") if limit == 1 else want
+
+
 def unfit(field: str, kind: FaultKind, want: str, value: object) -> FieldFault:
     """The fault of a value that is there: what is wanted, and how the value began."""
     return _fault(field, kind, f"{_named(field)} must be {clip(want, 80)}; it was {echo(value)}.")

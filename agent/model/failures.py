@@ -17,7 +17,7 @@ from agent.errors import ModelError
 
 MAX_SENTENCE_CHARS = 300
 _MAX_READ_CHARS = 20_000
-_REMOVED = "[removed]"
+REMOVED = "[removed]"
 
 _CONTEXT = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|too many tokens"
@@ -152,10 +152,10 @@ def redact(text: str, key: str = "") -> str:
     """One line of at most 300 characters without the key, what looks like a key, or a path."""
     line = _one_line(text[:_MAX_READ_CHARS])
     if key:
-        line = _key_pattern(key).sub(_REMOVED, line)
+        line = _key_pattern(key).sub(REMOVED, line)
     for pattern in _SECRETS:
-        line = pattern.sub(_REMOVED, line)
-    line = _AFTER_WORD.sub(rf"\1{_REMOVED}", line)
+        line = pattern.sub(REMOVED, line)
+    line = _AFTER_WORD.sub(rf"\1{REMOVED}", line)
     for pattern in _PATHS:
         line = pattern.sub("[path]", line)
     return line if len(line) <= MAX_SENTENCE_CHARS else line[: MAX_SENTENCE_CHARS - 1].rstrip() + "…"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from agent.errors import ModelError
 from agent.limits import Deadline
@@ -17,7 +17,7 @@ Step = str | Mapping[str, Any] | Exception
 """A text, an assistant message (or a whole completion) as a server would send it, or an exception."""
 
 _INTEGER = re.compile(r"[+-]?\d+")
-_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 class Scripted:
@@ -138,15 +138,24 @@ def _told(result: Mapping[str, Any]) -> str:
         return f"{result['tool']}: {_plain(result.get('data'))}"
     error: Mapping[str, Any] = result.get("error") or {}
     reason = f" Reason: {error['reason']}" if error.get("reason") else ""
-    return f"{result.get('tool')}: not done ({error.get('code')}). {error.get('message')}{reason}"
+    return f"{result.get('tool')} ({error.get('code')}): {error.get('message')}{reason}"
 
 
 def _plain(data: Any) -> str:
-    if isinstance(data, dict):
-        return ", ".join(f"{key} {_plain(value)}" for key, value in data.items())  # pyright: ignore[reportUnknownVariableType]
+    """Data in words: the fields of an object in one line, the entries of a list in a line each."""
+    if isinstance(data, Mapping):
+        fields = cast(Mapping[str, Any], data)
+        if list(fields) == ["result"]:
+            return str(fields["result"])
+        return ", ".join(f"{key} {_plain(value)}" for key, value in fields.items() if value) or "nothing"
     if isinstance(data, list):
-        return "; ".join(map(_plain, data)) or "nothing"  # pyright: ignore[reportUnknownArgumentType]
+        return "".join(f"\n- {_entry(one)}" for one in cast(list[Any], data)) or "none"
     return str(data)
+
+
+def _entry(data: Any) -> str:
+    values = cast(Mapping[str, Any], data).values() if isinstance(data, Mapping) else (data,)
+    return ", ".join(map(_plain, values))
 
 
 def _abilities(tools: Sequence[Tool]) -> str:

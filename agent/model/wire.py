@@ -5,10 +5,13 @@ be read as an answer raises `ModelError`. The strict writer is `agent.transcript
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
+
+from typing_extensions import TypeIs
 
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
@@ -25,7 +28,9 @@ class Quirk(StrEnum):
     CONTENT_PART_DROPPED = "a content part that is not text was dropped"
     CALLS_EMPTY = "tool_calls was there but empty"
     ID_MISSING = "a tool call came without an id"
+    ID_UNUSABLE = "a tool call id was too long or not printable"
     ID_NOT_TEXT = "a tool call id was not a text"
+    NAME_UNUSABLE = "a tool name was too long or not printable"
     NAME_MISSING = "a tool call came without a name"
     FUNCTION_MISSING = "a tool call came without its function"
     ARGUMENTS_OBJECT = "arguments came as an object, not as a text"
@@ -35,12 +40,13 @@ class Quirk(StrEnum):
     CALL_EXTRA = "vendor fields of a tool call were dropped"
     LEGACY_CALL = "a legacy function_call was not run: it is not supported"
     FINISH_MISSING = "finish_reason was missing"
-    FINISH_NOT_TEXT = "finish_reason was not a text"
+    FINISH_UNREADABLE = "finish_reason was not a word"
     FINISH_MISMATCH = "finish_reason does not say tool_calls although calls are there"
     FINISH_WITHOUT_CALLS = "finish_reason says tool_calls although no call is there"
     CHOICES_EXTRA = "more than one choice: the first was used"
     USAGE_MISSING = "usage was missing"
     USAGE_UNREADABLE = "usage could not be read"
+    VENDOR_DROPPED = "vendor fields that are too large, too deep or not finite were dropped"
     VENDOR_FIELDS = "vendor fields are kept for this run only"
     SURROGATE = "lone surrogates were replaced"
     INDEX_MISSING = "a streamed call came without an index"
@@ -52,8 +58,15 @@ class Quirk(StrEnum):
     DONE_MISSING = "the stream ended without [DONE]"
 
 
-MAX_CALLS = 1000
-"""Calls of one stream. Each piece is looked up among them, so their number is bounded."""
+MAX_CALLS = 128
+"""Calls of one reply."""
+MAX_WORD_CHARS = 256
+"""Of an id or a tool name."""
+MAX_EXTRA_BYTES = 64_000
+MAX_EXTRA_DEPTH = 32
+MAX_TOKENS = 1_000_000_000
+
+_FINISH_REASON = re.compile(r"[A-Za-z_]{1,40}")
 
 _OWN_FIELDS = frozenset({"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call"})
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
@@ -97,15 +110,14 @@ def _reply(
     usage: Usage | None,
     notes: Notes,
 ) -> Reply:
-    if extra:
-        notes[Quirk.VENDOR_FIELDS] = None
+    kept = _kept(extra, notes)
     return Reply(
         text=_clean(text, notes) or None,
         calls=calls,
         usage=usage,
         finish_reason=finish_reason,
         refusal=_clean(refusal, notes) or None,
-        extra={_clean(name, notes): _clean_value(value, notes) for name, value in extra.items()},
+        extra=kept,
         notes=tuple(str(note) for note in notes),
     )
 
@@ -159,9 +171,9 @@ def _choices(answer: Mapping[str, Any]) -> list[Any]:
 
 
 def _finish_reason(value: object, notes: Notes) -> str | None:
-    if isinstance(value, str) and value:
-        return _clean(value, notes)
-    notes[Quirk.FINISH_NOT_TEXT if value else Quirk.FINISH_MISSING] = None
+    if isinstance(value, str) and _FINISH_REASON.fullmatch(value):
+        return value
+    notes[Quirk.FINISH_UNREADABLE if value else Quirk.FINISH_MISSING] = None
     return None
 
 
@@ -171,10 +183,18 @@ def _usage(value: object, notes: Notes) -> Usage | None:
         return None
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     prompt, completion = fields.get("prompt_tokens"), fields.get("completion_tokens")
-    if type(prompt) is int and type(completion) is int and min(prompt, completion) >= 0:
-        return Usage(prompt, completion)
-    notes[Quirk.USAGE_UNREADABLE] = None
-    return None
+    if not (_is_count(prompt) and _is_count(completion)):
+        notes[Quirk.USAGE_UNREADABLE] = None
+        return None
+    usage = Usage(prompt, completion)
+    if not usage.total_tokens:
+        notes[Quirk.USAGE_MISSING] = None
+        return None
+    return usage
+
+
+def _is_count(value: object) -> TypeIs[int]:
+    return type(value) is int and 0 <= value <= MAX_TOKENS
 
 
 def _content(value: object, notes: Notes) -> tuple[str, str]:
@@ -206,7 +226,14 @@ def _calls(fields: Mapping[str, Any], notes: Notes) -> tuple[WireCall, ...]:
     if not value and (value is None or isinstance(value, list)):
         notes[Quirk.CALLS_EMPTY] = None
         return ()
-    return tuple(_call(entry, notes) for entry in _list(value, "tool calls that are not a list"))
+    entries = _list(value, "tool calls that are not a list")
+    if len(entries) > MAX_CALLS:
+        raise _too_many()
+    return tuple(_call(entry, notes) for entry in entries)
+
+
+def _too_many() -> ModelError:
+    return ModelError("provider_protocol", "The model asked for too many tools at once.")
 
 
 def _call(entry: object, notes: Notes) -> WireCall:
@@ -224,13 +251,26 @@ def _wire_call(
 ) -> WireCall:
     if provider_id is None:
         notes[Quirk.ID_MISSING] = None
+    elif not _is_word(provider_id := _clean(provider_id, notes)):
+        notes[Quirk.ID_UNUSABLE] = None
+        provider_id = None
     if not name:
         notes[Quirk.NAME_MISSING] = None
     if arguments is None:
         notes[Quirk.ARGUMENTS_NULL] = None
-    return WireCall(
-        None if provider_id is None else _clean(provider_id, notes), _clean(name, notes), arguments
-    )
+    return WireCall(provider_id, _shown(_clean(name, notes), notes), arguments)
+
+
+def _is_word(text: str) -> bool:
+    return len(text) <= MAX_WORD_CHARS and text.isprintable()
+
+
+def _shown(name: str, notes: Notes) -> str:
+    """A tool name that cannot spoil the line it is shown in."""
+    if _is_word(name):
+        return name
+    notes[Quirk.NAME_UNUSABLE] = None
+    return "".join(char if char.isprintable() else "\ufffd" for char in name[:MAX_WORD_CHARS])
 
 
 def _function(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any] | None:
@@ -274,12 +314,36 @@ def _clean(text: str, notes: Notes) -> str:
     return text
 
 
-def _clean_value(value: object, notes: Notes) -> object:
-    if isinstance(value, str):
-        return _clean(value, notes)
-    text = json.dumps(value, ensure_ascii=False)
-    clean = _clean(text, notes)
-    return value if clean is text else json.loads(clean)
+def _kept(extra: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
+    """The vendor's fields that fit, one after the other; they are sent back, so they are bounded."""
+    kept: dict[str, Any] = {}
+    room = MAX_EXTRA_BYTES
+    for name, value in extra.items():
+        text = _plain_json({name: value})
+        clean = text and _clean(text, notes)
+        size = len(clean.encode()) if clean else room + 1
+        if clean and size <= room and not _is_deeper(value, MAX_EXTRA_DEPTH):
+            room -= size
+            kept.update(json.loads(clean))
+            notes[Quirk.VENDOR_FIELDS] = None
+        else:
+            notes[Quirk.VENDOR_DROPPED] = None
+    return kept
+
+
+def _plain_json(value: object) -> str | None:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Whether lists and objects lie in each other more than `depth` times."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = cast(dict[str, object], value).values() if isinstance(value, dict) else cast(list[object], value)
+    return depth == 0 or any(_is_deeper(item, depth - 1) for item in inner)
 
 
 # --- streams ---
@@ -454,7 +518,7 @@ class Stream:
         call = self._find(index, provider_id, name, bool(arguments))
         if call is None:
             if len(self._calls) >= MAX_CALLS:
-                raise protocol_error(f"more than {MAX_CALLS} tool calls")
+                raise _too_many()
             call = _Call(index, provider_id)
             self._calls.append(call)
         elif call.provider_id is None:

@@ -11,8 +11,7 @@ class IntentKey:
     """One side effect that somebody wanted: the idempotency key.
 
     Two calls with the same key are the same wish, whatever ids they carry. `digest` is of the tool's
-    name and the canonical arguments; `attempt` rises only where a person runs it again knowingly, or
-    where the call before ended in a conflict.
+    name and the canonical arguments; `attempt` rises where the call before ended in a conflict.
     """
 
     owner_id: str

@@ -115,7 +115,7 @@ def test_a_call_is_read_tolerantly(entry: dict[str, Any], expected: WireCall, no
         (completion(message(tool_calls=[call()]), None), Quirk.FINISH_MISMATCH),
         (completion(message(content="a"), "tool_calls"), Quirk.FINISH_WITHOUT_CALLS),
         (completion(message(content="a"), None), Quirk.FINISH_MISSING),
-        (completion(message(content="a"), 3), Quirk.FINISH_NOT_TEXT),
+        (completion(message(content="a"), 3), Quirk.FINISH_UNREADABLE),
         (completion(message(content="a"), usage=None), Quirk.USAGE_MISSING),
         (completion(message(content="a"), usage={"prompt_tokens": "many"}), Quirk.USAGE_UNREADABLE),
         (completion(message(content="a"), usage=[1]), Quirk.USAGE_UNREADABLE),
@@ -441,7 +441,7 @@ def test_the_calls_of_a_stream_are_bounded():
     stream = Stream()
     for number in range(MAX_CALLS):
         stream.feed(chunk(tool_calls=[piece("{}", index=number)]))
-    with pytest.raises(ModelError, match="tool calls"):
+    with pytest.raises(ModelError, match="too many tools at once"):
         stream.feed(chunk(tool_calls=[piece("{}", index=MAX_CALLS)]))
 
 
