@@ -15,7 +15,7 @@ from dataclasses import replace
 from io import TextIOWrapper
 
 from agent.agent import Agent
-from agent.arguments import BadJson, canonical, parse
+from agent.arguments import BadJson, json_text, parse
 from agent.errors import InvalidEdit, InvalidMessage
 from agent.model import Model
 from agent.model.scripted import Scripted
@@ -187,7 +187,7 @@ class Chat:
             print(f"Not changed ({error.code}): {visible(error.message)}")
             return None
         print("Approved as edited:")
-        print(_quoted(canonical(arguments)))
+        print(_quoted(json_text(arguments)))
         return decided
 
     def _show_rows(self, run: Run, shown: int) -> int:
@@ -202,7 +202,7 @@ class Chat:
             gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
             parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
             print("  ".join(_inline(part) for part in parts if part))
-            for text in [row.detail] if row.detail and not new else map(canonical, new):
+            for text in [row.detail] if row.detail and not new else map(json_text, new):
                 print(_quoted(text))
         return len(events)
 

@@ -8,7 +8,7 @@ from threading import Condition, RLock
 from typing import Any, Self
 
 from agent import gates, gateway, resume, saved
-from agent.arguments import canonical
+from agent.arguments import json_text
 from agent.audit import Audit, audited
 from agent.errors import InvalidEdit, InvalidMessage, RunActive
 from agent.limits import Clock, Limits, SystemClock
@@ -271,7 +271,7 @@ class Agent:
         A leading system message is replaced by ours. Raises ValueError where the messages are not
         lawful; no approval, run or effect comes with them.
         """
-        lawful = canonical(lawful_messages(messages))
+        lawful = json_text(lawful_messages(messages))
         with self.lock:
             if any(not isinstance(event, ToolSwitched) for event in self._events):
                 raise ValueError("Messages can be restored once, before the first message.")
@@ -308,8 +308,7 @@ class Agent:
         return self.state.run
 
     def offered_tools(self) -> list[Tool]:
-        off = self.state.switched_off
-        return [t for name, t in self.tools.items() if name not in off and name not in self.policy.disabled]
+        return gates.switched_on(self.tools, self.state, self.policy)
 
     def require(self, run: RunState) -> None:
         """Raise `RunGone` unless this run is the one at hand, and goes on. Call it under the lock."""
@@ -451,10 +450,10 @@ class Agent:
     def _judged_edit(self, call: CallState, edited: Mapping[str, JsonValue]) -> gates.Reading:
         """Judge the edited form at the gates that look at arguments, at no charge."""
         try:
-            text = canonical(dict(edited))
+            text = json_text(dict(edited))
         except (TypeError, ValueError, RecursionError):
             raise InvalidEdit("bad_json", "The edited arguments are not JSON.") from None
-        read = gates.read(gateway.with_arguments(call.call, text), self.tools, self.limits)
+        read = gates.read(call.call.name, text, self.tools, self.limits)
         view = gateway.view_of(self, self.run_state, call, read)
         outcome = gates.judge(call.call, view, gates.JUDGED_ON_EDIT).outcome
         if isinstance(outcome, gates.Answer):

@@ -54,7 +54,7 @@ def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise BadJson("The arguments must be one JSON object, such as {}.")
     try:
-        written = canonical(value).encode()
+        written = json_text(value).encode()
     except UnicodeEncodeError:
         raise BadJson("The arguments hold half of a surrogate pair, which is not text.") from None
     if len(written) > 4 * limits.max_arguments_chars:
@@ -70,12 +70,12 @@ def value_of(text: str) -> Any:
 def as_sent(raw: str | None, limits: Limits = DEFAULTS) -> str:
     """Arguments as they stand in the history: the canonical text, or {} for what cannot be read."""
     try:
-        return canonical(parse(raw or "", limits))
+        return json_text(parse(raw or "", limits))
     except BadJson:
         return "{}"
 
 
-def canonical(value: Any, *, sort_keys: bool = True) -> str:
+def json_text(value: Any, *, sort_keys: bool = True) -> str:
     """JSON text of a value: sorted keys, no blanks, Decimals as exact numbers. NaN raises ValueError."""
     try:
         return (_encode_sorted if sort_keys else _encode)(value)
@@ -94,12 +94,12 @@ def _with_decimals(value: Any, sort_keys: bool) -> str:
         if sort_keys:
             pairs.sort(key=lambda pair: pair[0])
         inside = (
-            f"{json.dumps(k, ensure_ascii=False)}:{canonical(v, sort_keys=sort_keys)}" for k, v in pairs
+            f"{json.dumps(k, ensure_ascii=False)}:{json_text(v, sort_keys=sort_keys)}" for k, v in pairs
         )
         return "{" + ",".join(inside) + "}"
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return "[" + ",".join(canonical(item, sort_keys=sort_keys) for item in items) + "]"
+        return "[" + ",".join(json_text(item, sort_keys=sort_keys) for item in items) + "]"
     if isinstance(value, Decimal) and value.is_finite():
         text = format(value, "f")
         return text.rstrip("0").rstrip(".") if "." in text else text

@@ -75,7 +75,7 @@ BUSY = Failure("tool_busy", "Too many tools are running now. Try again later.")
 
 
 def refuse(call: ToolCall, code: str, message: str, **details: JsonValue) -> Answer:
-    text = reading.canonical(details) if details else None
+    text = reading.json_text(details) if details else None
     return Answer(failed(call.name, code, message, details=text))
 
 
@@ -83,25 +83,24 @@ def failed(tool: str, code: str, message: str, **more: Any) -> ToolResult:
     return ToolResult(False, tool, error=Failure(code, message, **more))
 
 
-def read(call: ToolCall, tools: Mapping[str, Tool], limits: Limits) -> Reading:
+def read(name: str, raw: str, tools: Mapping[str, Tool], limits: Limits) -> Reading:
     """Read a call's arguments as far as they can be read. Judges nothing; the gates do."""
-    tool = tools.get(call.name)
-    raw, note = call.arguments or "", None
+    tool, note = tools.get(name), None
     if not raw.strip() and tool and not tool.has_required and tool.effect != "write":
         raw, note = "{}", "empty arguments count as {}"
     try:
         value = reading.parse(raw, limits)
     except reading.BadJson as error:
-        return Reading(tool, reading.digest(call.name, raw), bad_json=str(error), note=note)
-    text = reading.canonical(value)
+        return Reading(tool, reading.digest(name, raw), bad_json=str(error), note=note)
+    text = reading.json_text(value)
     if tool is None:
-        return Reading(None, reading.digest(call.name, text), text, value, note=note)
+        return Reading(None, reading.digest(name, text), text, value, note=note)
     try:
         value = tool.validate(value)
     except BadArguments as error:
-        return Reading(tool, reading.digest(call.name, text), text, faults=error.faults, note=note)
-    text = reading.canonical(value)
-    return Reading(tool, reading.digest(call.name, text), text, value, note=note)
+        return Reading(tool, reading.digest(name, text), text, faults=error.faults, note=note)
+    text = reading.json_text(value)
+    return Reading(tool, reading.digest(name, text), text, value, note=note)
 
 
 def tool_of(read_: Reading) -> Tool:
@@ -131,6 +130,12 @@ def identity(call: ToolCall, view: View) -> Outcome:
     return Pass(f"the server gave the id {call.provider_id!r} again; it is a new call") if same_id else PASS
 
 
+def switched_on(tools: Mapping[str, Tool], state: Conversation, policy: Policy) -> list[Tool]:
+    """The tools that are on, for this owner's session and in this deployment."""
+    off = state.switched_off.union(policy.disabled)
+    return [tool for name, tool in tools.items() if name not in off]
+
+
 def budget(call: ToolCall, view: View) -> Outcome:
     """Is anything left to spend? A limit that a later call met does not stop the calls ahead of it."""
     run, limits = view.run, view.limits
@@ -145,10 +150,10 @@ def budget(call: ToolCall, view: View) -> Outcome:
 
 def known(call: ToolCall, view: View) -> Outcome:
     """Is there such a tool, by its exact name, switched on for this owner and this deployment?"""
-    off = view.state.switched_off
-    if view.read.tool and call.name not in off and call.name not in view.policy.disabled:
+    on = switched_on(view.tools, view.state, view.policy)
+    if any(tool.name == call.name for tool in on):
         return PASS
-    names: list[JsonValue] = [n for n in view.tools if n not in off and n not in view.policy.disabled]
+    names: list[JsonValue] = [tool.name for tool in on]
     return refuse(
         call, "tool_not_allowed", "There is no such tool here. Use one of the tools named.", tools=names
     )

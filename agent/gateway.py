@@ -36,7 +36,6 @@ from agent.record import (
     CallFinished,
     CallStarted,
     Failure,
-    ToolCall,
     ToolResult,
     Verdict,
 )
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 def handle(agent: "Agent", run: RunState, this: CallState) -> None:
     """Judge one call and append what came of it; run it where no gate has anything against it."""
-    read_ = read(this.call, agent.tools, agent.limits)
+    read_ = read_asked(agent, this)
     judgement = judge(this.call, view_of(agent, run, this, read_))
     common = _common(agent, run, this, judgement, read_)
     match judgement.outcome:
@@ -77,7 +76,7 @@ def follow(agent: "Agent", run: RunState, this: CallState, leader: CallState) ->
         raise ValueError(f"Call {leader.id} has no result to take.")
     gate = this.deferred.verdicts[-1].gate if this.deferred else "repeat"
     judgement = Judgement((Verdict(gate, "answer", outcome.result.code),), outcome)
-    common = _common(agent, run, this, judgement, read(this.call, agent.tools, agent.limits))
+    common = _common(agent, run, this, judgement, read_asked(agent, this))
     agent.append(CallAnswered(**common, result=stamped(agent, outcome.result)))
 
 
@@ -113,18 +112,20 @@ def view_of(agent: "Agent", run: RunState, this: CallState, read_: Reading) -> V
     )
 
 
-def read_approved(agent: "Agent", this: CallState) -> Reading:
-    """Read the stored form of an approved call: what the card showed, and nothing else."""
-    return read(with_arguments(this.call, this.arguments), agent.tools, agent.limits)
+def read_asked(agent: "Agent", this: CallState) -> Reading:
+    """Read a call as the model wrote it."""
+    return read(this.call.name, this.call.arguments or "", agent.tools, agent.limits)
 
 
-def with_arguments(call: ToolCall, arguments: str | None) -> ToolCall:
-    return replace(call, arguments=arguments)
+def run_approved(agent: "Agent", run: RunState, this: CallState) -> None:
+    """Run the stored form of an approved call: what the card showed, and nothing else."""
+    read_ = read(this.call.name, this.arguments or "", agent.tools, agent.limits)
+    carry_out(agent, run, this, read_, None)
 
 
 def ask_again(agent: "Agent", run: RunState, this: CallState) -> None:
     """Draw a new card for a call of a loaded run, from what the model wrote; no decision is kept."""
-    read_ = read(this.call, agent.tools, agent.limits)
+    read_ = read_asked(agent, this)
     judgement = judge(
         this.call, view_of(agent, run, this, read_), ("known", "parse", "validate", "permission")
     )
@@ -166,7 +167,7 @@ def stamped(agent: "Agent", result: ToolResult) -> ToolResult:
 
 
 def carry_out(
-    agent: "Agent", run: RunState, this: CallState, read_: Reading, judgement: Judgement | None = None
+    agent: "Agent", run: RunState, this: CallState, read_: Reading, judgement: Judgement | None
 ) -> None:
     """Claim, run and record one call. Without a `judgement` it was approved, and is judged again."""
     slot = agent.threads.take()
@@ -268,7 +269,7 @@ def _run(
         result = _call(agent, run, this, read_, handed)
         if key:
             agent.store.record(key, result_to_json(result))
-        return result, reading.digest(tool.name, reading.canonical(handed))
+        return result, reading.digest(tool.name, reading.json_text(handed))
 
     try:
         return slot.run(work, _deadline(agent, run))
@@ -329,7 +330,7 @@ def _failure(problem: BaseException) -> Failure:
     if isinstance(problem, BadArguments):
         fields: list[JsonValue] = [{"field": f.field, "problem": f.kind} for f in problem.faults]
         message = " ".join(fault.message for fault in problem.faults)
-        return Failure("bad_arguments", message, details=reading.canonical({"fields": fields}))
+        return Failure("bad_arguments", message, details=reading.json_text({"fields": fields}))
     if isinstance(problem, ToolError) and str(problem.code) in TOOL_CODES:
         sentence = _text(str(problem.message))[:MAX_SENTENCE_CHARS]
         return Failure(str(problem.code), sentence, details=_details(problem))
@@ -338,8 +339,8 @@ def _failure(problem: BaseException) -> Failure:
 
 def _kept(value: JsonValue, max_chars: int) -> tuple[str, bool]:
     """A tool's data as JSON text, cut to a text of its beginning where it is too long."""
-    text = _text(reading.canonical(value, sort_keys=False))
-    return (reading.canonical(text[:max_chars]), True) if len(text) > max_chars else (text, False)
+    text = _text(reading.json_text(value, sort_keys=False))
+    return (reading.json_text(text[:max_chars]), True) if len(text) > max_chars else (text, False)
 
 
 def _text(text: str) -> str:
@@ -364,7 +365,7 @@ def _details(problem: ToolError) -> str | None:
 
 def _part(value: JsonValue, max_chars: int) -> JsonValue:
     """A value that is short enough, or the beginning of its text."""
-    text = value if isinstance(value, str) else reading.canonical(value)
+    text = value if isinstance(value, str) else reading.json_text(value)
     return value if len(text) <= max_chars else text[:max_chars]
 
 

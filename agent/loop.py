@@ -53,7 +53,7 @@ def advance(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> bool:
 def go_on(agent: "Agent", run: RunState, call: CallState) -> None:
     """Take up a call that waited: for a person, or for another call with the same meaning."""
     if call.phase == "approved":
-        gateway.carry_out(agent, run, call, gateway.read_approved(agent, call))
+        gateway.run_approved(agent, run, call)
     elif call.deferred and call.deferred.again:
         gateway.handle(agent, run, call)
     elif call.deferred:

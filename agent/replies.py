@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.arguments import canonical
+from agent.arguments import json_text
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.record import ReplyReceived, RequestFailed, ToolCall
@@ -80,7 +80,7 @@ def _ids(given: str | None, taken: int) -> Iterator[str]:
 def extra_text(reply: Reply) -> str | None:
     """Vendor fields as text, None where there are none, or where they are no JSON."""
     try:
-        return canonical(dict(reply.extra), sort_keys=False) if reply.extra else None
+        return json_text(dict(reply.extra), sort_keys=False) if reply.extra else None
     except (TypeError, ValueError, RecursionError):
         return None
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from agent import gateway
-from agent.arguments import canonical, value_of
+from agent.arguments import json_text, value_of
 from agent.loop import closing, end
 from agent.record import (
     CallAnswered,
@@ -28,7 +28,7 @@ def admissible(agent: "Agent", event: Event) -> bool:
     match event:
         case MessagesRestored():
             restored = lawful_messages(value_of(event.messages))
-            return run is None and not agent.state.transcript and canonical(restored) == event.messages
+            return run is None and not agent.state.transcript and json_text(restored) == event.messages
         case UserMessage():
             return (run is None or run.ended) and all(one.run_id != event.run_id for one in agent.events)
         case ToolSwitched():

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from agent import record
-from agent.arguments import canonical
+from agent.arguments import json_text
 from agent.record import Event, ToolResult
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ DAMAGED = "This saved conversation is damaged."
 def dump(owner_id: str, events: Iterable[Event]) -> dict[str, Any]:
     """JSON values of a record. Vendor fields and reasoning stay out."""
     lines = [{"kind": event.kind, **_fields(event)} for event in events]
-    return {"format": FORMAT, "owner_id": owner_id, "events": json.loads(canonical(lines))}
+    return {"format": FORMAT, "owner_id": owner_id, "events": json.loads(json_text(lines))}
 
 
 def load(owner_id: str, data: Mapping[str, Any]) -> list[Event]:
@@ -37,7 +37,7 @@ def load(owner_id: str, data: Mapping[str, Any]) -> list[Event]:
 
 
 def result_to_json(result: ToolResult) -> str:
-    return canonical(asdict(result))
+    return json_text(asdict(result))
 
 
 def result_from_json(text: str) -> ToolResult:

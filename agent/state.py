@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.arguments import BOUNDLESS, DEFAULTS, as_sent, canonical, value_of
+from agent.arguments import BOUNDLESS, DEFAULTS, as_sent, json_text, value_of
 from agent.model import NOTHING, Message, Usage
 from agent.record import (
     Approval,
@@ -365,7 +365,7 @@ def envelope(call: CallState) -> str:
         }
     if result.edited:
         labels["edited"] = dict(zip(("from", "to"), map(value_of, result.edited), strict=True))
-    text = canonical(labels, sort_keys=False)
+    text = json_text(labels, sort_keys=False)
     return f'{text[:-1]},"data":{result.data or "null"}}}' if result.ok else text
 
 

@@ -286,6 +286,8 @@ def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
     inflate = zlib.decompressobj(zlib.MAX_WBITS + 32)
     try:
         for chunk in chunks:
+            if inflate.eof:
+                raise zlib.error("more behind the end")
             while chunk:
                 yield inflate.decompress(chunk, _PIECE_BYTES)
                 chunk = inflate.unconsumed_tail

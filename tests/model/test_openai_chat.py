@@ -4,7 +4,9 @@ import gzip
 import json
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
+from itertools import chain, repeat
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from threading import Event
@@ -17,7 +19,7 @@ import pytest
 from agent.errors import ModelError
 from agent.limits import Deadline, SystemClock
 from agent.model import Reply, Usage, WireCall
-from agent.model.openai_chat import MAX_BODY_BYTES, OpenAIChat
+from agent.model.openai_chat import MAX_BODY_BYTES, MAX_ERROR_BYTES, OpenAIChat
 from agent.model.wire import Quirk
 from tests.model.server import KEY, Answer, Loopback, chunked, events, head, loopback, whole
 from tools.base import Tool
@@ -423,6 +425,165 @@ def test_a_body_has_a_limit(server: Loopback, client: openai.OpenAI, soon: Deadl
     server.script(whole(gzip.compress(b" " * (MAX_BODY_BYTES + 1)), Content_Encoding="gzip"))
     assert failure(OpenAIChat(client, "m"), soon).code == "provider_protocol"
     assert still_usable(server, client, soon)
+
+
+BOMB = gzip.compress(b" " * 50_000_000)
+ENDLESS = chain([head(400, Transfer_Encoding="chunked")], repeat(b"8000\r\n" + b"x" * 0x8000 + b"\r\n"))
+ENDLESS_REDIRECT = chain([head(307, Location="/x", Content_Length="9" * 12)], repeat(b"x" * 0x8000))
+SILENT_GZIP = chain(
+    [head(Content_Encoding="gzip", Content_Length="9" * 12) + gzip.compress(b"{}")], repeat(b"x" * 0x8000)
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        pytest.param(Answer(ENDLESS), "provider_error", id="endless 400"),
+        pytest.param(Answer(ENDLESS_REDIRECT), "provider_error", id="endless 307"),
+        pytest.param(Answer(SILENT_GZIP), "provider_protocol", id="endless behind the end of a gzip"),
+        pytest.param(whole(BOMB, 400, Content_Encoding="gzip"), "provider_error", id="400 bomb"),
+        pytest.param(whole(BOMB, Content_Encoding="gzip"), "provider_protocol", id="200 bomb"),
+        pytest.param(whole(BOMB, 200, "text/event-stream", Content_Encoding="gzip"), "provider_protocol"),
+        pytest.param(
+            whole(gzip.compress(BOMB), 400, Content_Encoding="gzip, gzip"),
+            "provider_protocol",
+            id="twice, 400",
+        ),
+        pytest.param(
+            whole(gzip.compress(BOMB), Content_Encoding="gzip, gzip"), "provider_protocol", id="twice"
+        ),
+        pytest.param(whole(b"x", Content_Encoding="br"), "provider_protocol", id="not asked for"),
+    ],
+)
+def test_no_body_fills_the_memory(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, answer: Answer, code: str
+):
+    server.script(answer)
+    tracemalloc.start()
+    try:
+        error = failure(OpenAIChat(client, "m", stream=True), soon)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert error.code == code
+    assert peak < 3 * MAX_BODY_BYTES
+    assert still_usable(server, client, soon)
+
+
+def test_an_error_too_large_shows_no_words(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(whole({"error": {"message": "x" * MAX_ERROR_BYTES}}, 400))
+    assert failure(OpenAIChat(client, "m"), soon).message == (
+        "The model's server refused the request (status 400)."
+    )
+
+
+def test_a_gzipped_error_shows_its_words(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(whole(gzip.compress(b'{"error": {"message": "No."}}'), 400, Content_Encoding="gzip"))
+    assert failure(OpenAIChat(client, "m"), soon).message.endswith(": No.")
+
+
+def test_a_changed_key_is_used(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    model = OpenAIChat(client, "m")
+    server.script(HELLO, HELLO)
+    model.reply(MESSAGES, [], soon)
+    client.api_key = "another-key"
+    model.reply(MESSAGES, [], soon)
+    assert server.requests[1].headers["authorization"] == "Bearer another-key"
+    assert len(server.connections) == 1
+
+
+# --- the key in an answer ---
+
+ESCAPED = KEY.replace("/", "\\/")
+UNICODE = "".join(f"\\u{ord(char):04X}" for char in KEY)
+LEAKS: list[dict[str, Any]] = [
+    {"content": f"It is {KEY}, {KEY}."},
+    {"content": f"{ESCAPED} {KEY[:9]} {UNICODE}"},
+    {"content": [{"type": "text", "text": KEY[:9]}, {"type": "text", "text": KEY[9:]}]},
+    {"content": [{"type": "refusal", "refusal": KEY}]},
+    {"refusal": f"Not with {KEY}"},
+    {"reasoning_content": f"x{KEY}x", KEY: 1, "details": [{"a": [KEY], KEY: KEY}, 1, None, True]},
+    {"tool_calls": [wire_call(1, "add", json.dumps({"a": KEY, KEY: ["x" + KEY]}))]},
+    {"tool_calls": [wire_call(1, "add", f'{{"a": "{ESCAPED}", "b": "{UNICODE}"')]},
+    {"tool_calls": [wire_call(1, "add", json.dumps({"a": json.dumps({"b": ESCAPED})}))]},
+    {"tool_calls": [wire_call(1, KEY, "{}") | {"id": KEY}]},
+    {"tool_calls": [wire_call(1, "add", cast(str, {"a": [{"b": KEY, KEY: f'"{ESCAPED}"'}]}))]},
+]
+
+
+def assert_no_key(reply: Reply) -> None:
+    shown = repr(reply).replace("\\", "")
+    assert "[removed]" in shown
+    assert KEY not in shown
+    assert "u0043u0041u004e" not in shown.lower()
+
+
+@pytest.mark.parametrize("message", LEAKS)
+def test_the_key_is_taken_out_of_an_answer(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, message: dict[str, Any]
+):
+    body = json.dumps(completion(**message))
+    deltas: list[str] = []
+    for text in (body, body.replace("/", "\\/")):
+        server.script(whole(text.encode()))
+        assert_no_key(OpenAIChat(client, "m").reply(MESSAGES, [], soon, deltas.append))
+    assert KEY not in "".join(deltas)
+
+
+@pytest.mark.parametrize("message", LEAKS)
+def test_the_key_is_taken_out_of_a_stream(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, message: dict[str, Any]
+):
+    stream = events([chunk("stop", **message)])
+    server.script(chunked([stream[:90], stream[90:]]))
+    deltas: list[str] = []
+    assert_no_key(OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append))
+    assert KEY not in "".join(deltas)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 28, 29, 30, 100])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"It is {KEY}, {KEY}{KEY}.",
+        f"{KEY[:20]}{KEY} {KEY[:-1]} s sk sk-",
+        f"s{KEY[:5]}{KEY}",
+        f"{KEY[:-1]}",
+        "sssk-k",
+        "Nothing at all.",
+    ],
+)
+def test_the_key_is_taken_out_of_deltas(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, text: str, size: int
+):
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    calls = [
+        {"index": 0, "function": {"name": "add" if not at else "", "arguments": piece}}
+        for at, piece in enumerate(pieces)
+    ]
+    chunks = [
+        chunk(content=piece, tool_calls=[call], r=piece) for piece, call in zip(pieces, calls, strict=True)
+    ]
+    server.script(chunked([events([*chunks, chunk("stop")])]))
+    deltas: list[str] = []
+    reply = OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
+    expected = text.replace(KEY, "[removed]")
+    assert (reply.text, "".join(deltas), reply.extra) == (expected, expected, {"r": expected})
+    assert reply.calls[0].arguments == expected
+    assert "" not in deltas
+
+
+def test_an_ordinary_text_is_not_held_back(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    server.script(chunked([events([chunk(content="as"), chunk(content="k "), chunk("stop", content="is")])]))
+    deltas: list[str] = []
+    OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
+    assert deltas == ["a", "sk ", "i", "s"]
+
+
+def test_a_short_key_is_a_word(server: Loopback, soon: Deadline):
+    server.script(whole(completion(content="none of them")))
+    with openai.OpenAI(base_url=server.base_url, api_key="none") as client:
+        assert OpenAIChat(client, "m").reply(MESSAGES, [], soon).text == "none of them"
 
 
 # --- no server, and no time ---

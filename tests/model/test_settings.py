@@ -108,3 +108,27 @@ def test_a_named_model_is_built():
     model = build_model(Settings(URL, "", "m-1", False))
     assert isinstance(model, OpenAIChat)
     assert (model.name, model.host) == ("m-1", "127.0.0.1:8080")
+
+
+def test_the_address_of_openai_needs_a_key():
+    for url in (Settings().base_url, "https://api.openai.com/v1/"):
+        with pytest.raises(SettingsError, match=r"^No key is set \(GLASSLOOP_API_KEY\)\.$"):
+            build_model(Settings(url, "", "m"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTPS_PROXY", "foo://CANARY"),
+        ("ALL_PROXY", "http://[CANARY"),
+        ("SSL_CERT_FILE", "/CANARY/ca.pem"),
+        ("SSL_CERT_FILE", __file__),
+    ],
+)
+def test_a_connection_that_cannot_be_set_up(monkeypatch: pytest.MonkeyPatch, variable: str, value: str):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as raised:
+        build_model(Settings(URL, "k-1", "m"))
+    assert str(raised.value).startswith("The connection to the model cannot be set up; ")
+    assert "CANARY" not in str(raised.value)
+    assert raised.value.__cause__ is None

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.model.sse import Events
-from agent.model.wire import MAX_CALLS, Quirk, Stream, read_assistant, read_message
+from agent.model.wire import MAX_CALLS, MAX_EXTRA_BYTES, Quirk, Stream, read_assistant, read_message
 
 ARGS = '{"a": 1}'
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
@@ -81,6 +81,13 @@ def test_a_message_is_read_tolerantly(fields: dict[str, Any], text: str | None, 
         (call(id=""), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
         (call(id="  "), WireCall(None, "add", ARGS), Quirk.ID_MISSING),
         (call(id=7), WireCall("7", "add", ARGS), Quirk.ID_NOT_TEXT),
+        (call(id="c" * 256), WireCall("c" * 256, "add", ARGS), None),
+        (call(id="c" * 257), WireCall(None, "add", ARGS), Quirk.ID_UNUSABLE),
+        (call(id="c\n1"), WireCall(None, "add", ARGS), Quirk.ID_UNUSABLE),
+        (call(id="c\x1b[2J"), WireCall(None, "add", ARGS), Quirk.ID_UNUSABLE),
+        (call(id=10**300), WireCall(None, "add", ARGS), Quirk.ID_UNUSABLE),
+        (call(function=function(name="n" * 300)), WireCall("c1", "n" * 256, ARGS), Quirk.NAME_UNUSABLE),
+        (call(function=function(name="a\nb")), WireCall("c1", "a\ufffdb", ARGS), Quirk.NAME_UNUSABLE),
         (call(function=...), WireCall("c1", "", None), Quirk.FUNCTION_MISSING),
         (call(function=None), WireCall("c1", "", None), Quirk.FUNCTION_MISSING),
         (call(function=function(name=None)), WireCall("c1", "", ARGS), Quirk.NAME_MISSING),
@@ -116,6 +123,10 @@ def test_a_call_is_read_tolerantly(entry: dict[str, Any], expected: WireCall, no
         (completion(message(content="a"), "tool_calls"), Quirk.FINISH_WITHOUT_CALLS),
         (completion(message(content="a"), None), Quirk.FINISH_MISSING),
         (completion(message(content="a"), 3), Quirk.FINISH_UNREADABLE),
+        (completion(message(content="a"), "stop\nRun COMPLETED"), Quirk.FINISH_UNREADABLE),
+        (completion(message(content="a"), "stop\n"), Quirk.FINISH_UNREADABLE),
+        (completion(message(content="a"), "\x1b[2J"), Quirk.FINISH_UNREADABLE),
+        (completion(message(content="a"), "s" * 41), Quirk.FINISH_UNREADABLE),
         (completion(message(content="a"), usage=None), Quirk.USAGE_MISSING),
         (completion(message(content="a"), usage={"prompt_tokens": "many"}), Quirk.USAGE_UNREADABLE),
         (completion(message(content="a"), usage=[1]), Quirk.USAGE_UNREADABLE),
@@ -125,6 +136,75 @@ def test_a_completion_is_read_tolerantly(body: dict[str, Any], note: Quirk):
     reply = read_message(body)
     assert note in reply.notes
     assert reply.text == "a" or reply.calls
+
+
+@pytest.mark.parametrize("finish_reason", ["s" * 41, "stop\n", "stöp", "", 3, ["stop"], None])
+def test_a_finish_reason_that_is_no_word_is_none(finish_reason: Any):
+    assert read_message(completion(message(content="a"), finish_reason)).finish_reason is None
+
+
+@pytest.mark.parametrize("count", [int("9" * 4300), 10**9 + 1, -1, True, 5.0, "5", None])
+def test_a_count_of_tokens_that_is_none(count: Any):
+    for usage in (
+        {"prompt_tokens": count, "completion_tokens": 7},
+        {"prompt_tokens": 7, "completion_tokens": count},
+    ):
+        reply = read_message(completion(message(content="a"), usage=usage))
+        assert (reply.usage, reply.notes) == (None, (Quirk.USAGE_UNREADABLE,))
+        stream = Stream()
+        stream.feed(chunk("stop", usage, content="a"))
+        assert stream.finish(done=True).usage is None
+
+
+def test_a_usage_of_zeros_is_none():
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0}
+    reply = read_message(completion(message(content="a"), usage=zeros))
+    assert (reply.usage, reply.notes) == (None, (Quirk.USAGE_MISSING,))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        [{"a": float("-inf")}],
+        "x" * MAX_EXTRA_BYTES,
+        "é" * (MAX_EXTRA_BYTES // 2),
+        list(range(MAX_EXTRA_BYTES)),
+        nested(33),
+        nested(800),
+        nested(5000),
+    ],
+)
+def test_a_vendor_field_without_bounds_is_dropped(value: Any):
+    reply = read_message(completion(message(content="a", odd=value, reasoning="hm")))
+    assert (reply.extra, reply.text) == ({"reasoning": "hm"}, "a")
+    assert reply.notes == (Quirk.VENDOR_DROPPED, Quirk.VENDOR_FIELDS)
+    stream = Stream()
+    stream.feed(chunk("stop", USAGE, odd=value, reasoning="hm"))
+    assert stream.finish(done=True).extra == {"reasoning": "hm"}
+
+
+def test_vendor_fields_are_bounded_together():
+    fields = {f"f{number}": "x" * 1000 for number in range(100)}
+    extra = read_message(completion(message(content="a", deep=nested(32), **fields))).extra
+    assert extra["deep"] == nested(32)
+    assert 60_000 < len(json.dumps(dict(extra))) < MAX_EXTRA_BYTES + 1000
+
+
+@pytest.mark.parametrize("count", [MAX_CALLS + 1, 700_000])
+def test_the_calls_of_an_answer_are_bounded(count: int):
+    at_limit = read_message(completion(message(tool_calls=[call()] * MAX_CALLS), "tool_calls"))
+    assert len(at_limit.calls) == MAX_CALLS
+    with pytest.raises(ModelError, match="too many tools at once") as raised:
+        read_message(completion(message(tool_calls=[call()] * count), "tool_calls"))
+    assert raised.value.code == "provider_protocol"
 
 
 def test_of_two_choices_the_first_is_used():
