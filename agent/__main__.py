@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chat = Chat(Agent(model=model, tools=ALL_TOOLS), options.verbose)
     if options.once is not None:
         with suppress(Leave):
-            chat.ask(options.once)
+            chat.ask(_as_typed(options.once))
         return chat.exit_code
     print(BANNER.format(model=visible(model.name)))
     chat.converse()
@@ -270,6 +270,13 @@ def _read(prompt: str, *, fresh: bool = False) -> str:
         return input(prompt)
     except (EOFError, RuntimeError):  # the end of input, or no input at all
         raise Leave from None
+
+
+def _as_typed(text: str) -> str:
+    """An argument as it was typed: under a locale without UTF-8, Python hands over its bytes in disguise."""
+    with suppress(UnicodeError):
+        return os.fsencode(text).decode()
+    return text
 
 
 def _forget_typed() -> None:

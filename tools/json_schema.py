@@ -212,16 +212,18 @@ def _values(value: Any) -> list[Any]:
     return list(_object(value).values())
 
 
-def named_fields(schema: Schema, root: Schema, seen: tuple[int, ...] = ()) -> dict[str, None]:
+def named_fields(schema: Schema, root: Schema, seen: set[int] | None = None) -> dict[str, None]:
     """The names of fields that a schema mentions for the value it judges, in order."""
+    seen = set() if seen is None else seen
     if id(schema) in seen:
         return {}
-    names: dict[str, None] = dict.fromkeys(cast(Schema, schema.get("properties", {})))
+    seen.add(id(schema))
+    names: dict[str, None] = dict.fromkeys(_object(schema.get("properties")))
     targets = [
         _pointed(root, schema[keyword]) for keyword in _REFERENCES if isinstance(schema.get(keyword), str)
     ]
     for part in (*_parts(schema), *filter(None, targets), *_tests(schema)):
-        names |= named_fields(part, root, (*seen, id(schema)))
+        names |= named_fields(part, root, seen)
     return names
 
 
@@ -251,13 +253,15 @@ class _TooComplicated(Exception):
 class _Budget:
     """What is left for one validation: a schema may ask for exponential work on a small value.
 
-    It travels in the validator's field for a format checker, the one that nothing else needs here.
+    What a keyword found good once is not judged again, so a valid tree of any depth costs little. It
+    travels in the validator's field for a format checker, the one that nothing else needs here.
     """
 
     root: Schema
     patterns: Mapping[str, Any]
     sizes: Mapping[int, int]
     value_sizes: dict[int, int] = field(default_factory=dict[int, int])
+    good: set[tuple[str, int, int]] = field(default_factory=set[tuple[str, int, int]])
     left: int = MAX_STEPS
 
     def visit(self, keyword: str, rule: Any, value: Any) -> None:
@@ -316,8 +320,17 @@ def _is_number(_: object, value: object) -> bool:
 
 def _counted(keyword: str, judge: Any) -> Any:
     def visit(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[Any]:
-        validator.format_checker.visit(keyword, rule, value)
-        yield from judge(validator, rule, value, schema) or ()
+        budget = validator.format_checker
+        budget.visit(keyword, rule, value)
+        place = (keyword, id(schema), id(value))
+        if place in budget.good:
+            return
+        found = False
+        for error in judge(validator, rule, value, schema) or ():
+            found = True
+            yield error
+        if not found:
+            budget.good.add(place)
 
     return visit
 

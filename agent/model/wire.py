@@ -110,14 +110,13 @@ def _reply(
     usage: Usage | None,
     notes: Notes,
 ) -> Reply:
-    kept = _kept(extra, notes)
     return Reply(
         text=_clean(text, notes) or None,
         calls=calls,
         usage=usage,
         finish_reason=finish_reason,
         refusal=_clean(refusal, notes) or None,
-        extra=kept,
+        extra=_kept(extra, notes),
         notes=tuple(str(note) for note in notes),
     )
 
@@ -183,14 +182,13 @@ def _usage(value: object, notes: Notes) -> Usage | None:
         return None
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     prompt, completion = fields.get("prompt_tokens"), fields.get("completion_tokens")
-    if not (_is_count(prompt) and _is_count(completion)):
-        notes[Quirk.USAGE_UNREADABLE] = None
-        return None
-    usage = Usage(prompt, completion)
-    if not usage.total_tokens:
+    if _is_count(prompt) and _is_count(completion):
+        if prompt or completion:
+            return Usage(prompt, completion)
         notes[Quirk.USAGE_MISSING] = None
-        return None
-    return usage
+    else:
+        notes[Quirk.USAGE_UNREADABLE] = None
+    return None
 
 
 def _is_count(value: object) -> TypeIs[int]:
@@ -416,27 +414,17 @@ class Stream:
 
     def feed(self, chunk: object) -> str | None:
         """Take one chunk; return the text that it adds."""
-        if not isinstance(chunk, dict):
-            raise protocol_error("a chunk that is not a JSON object")
-        fields = cast(dict[str, Any], chunk)
+        fields = _object(chunk, "a chunk that is not a JSON object")
         if fields.get("usage"):
             self._usage = fields["usage"]
         choices = fields.get("choices")
         if not choices:
             return _refuse_error(fields)
-        if not isinstance(choices, list):
-            raise protocol_error("choices that are not a list")
-        return self._feed_choices(cast(list[object], choices), fields)
-
-    def _feed_choices(self, choices: list[object], fields: Mapping[str, Any]) -> str | None:
-        if "error" in fields:
-            _refuse_error(fields)
+        choices = _list(choices, "choices that are not a list")
+        _refuse_error(fields)
         if len(choices) > 1:
             self._notes[Quirk.CHOICES_EXTRA] = None
-        choice = choices[0]
-        if not isinstance(choice, dict):
-            raise protocol_error("a choice that is not an object")
-        return self._feed_choice(cast(dict[str, Any], choice))
+        return self._feed_choice(_object(choices[0], "a choice that is not an object"))
 
     def _feed_choice(self, choice: dict[str, Any]) -> str | None:
         index = choice.get("index")
@@ -451,9 +439,7 @@ class Stream:
         delta = choice.get("delta")
         if delta is None:
             delta = self._whole_message(choice)
-        if not isinstance(delta, dict):
-            raise protocol_error("a delta that is not an object")
-        return self._feed_delta(cast(dict[str, Any], delta))
+        return self._feed_delta(_object(delta, "a delta that is not an object"))
 
     def _whole_message(self, choice: Mapping[str, Any]) -> object:
         message = choice.get("message")

@@ -6,9 +6,9 @@ import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
-from itertools import chain, repeat
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import chain, repeat
 from threading import Event
 from typing import Any, cast
 from urllib.parse import quote

@@ -120,7 +120,7 @@ def test_the_address_of_openai_needs_a_key():
     ("variable", "value"),
     [
         ("HTTPS_PROXY", "foo://CANARY"),
-        ("ALL_PROXY", "http://[CANARY"),
+        ("HTTP_PROXY", "CANARY://x:1"),
         ("SSL_CERT_FILE", "/CANARY/ca.pem"),
         ("SSL_CERT_FILE", __file__),
     ],
