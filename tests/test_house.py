@@ -13,6 +13,7 @@ import pytest
 from agent.gates import GATES
 from agent.limits import Limits
 from agent.settings import Settings
+from agent.words import ENDS
 from tools.catalog import ALL_TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,20 @@ def test_the_readme_names_the_gates() -> None:
     assert [row[1] for row in table("| # | gate |")] == list(GATES)
 
 
+def test_the_readme_names_every_end_and_each_has_its_sentence() -> None:
+    ends = README[README.index("A run ends as COMPLETED") : README.index("Whatever ends it")]
+    assert set(re.findall(r"`(\w+)`", ends)) == set(ENDS)
+
+
+def test_the_article_about_limits_is_true() -> None:
+    article = (ROOT / "knowledge" / "limits.md").read_text(encoding="utf-8")
+    limits = Limits()
+    assert f"at most {limits.max_tool_calls} tool calls and {limits.max_requests} requests" in article
+    assert f"Each tool has {limits.tool_s:g} seconds, the whole run has {limits.run_s:g};" in article
+    assert limits.max_identical_calls == limits.max_bad_arguments == 2
+    assert "twice, not a third time. Two calls in a row" in article
+
+
 def test_the_readme_names_the_settings() -> None:
     named = {row[0] for row in table("| setting |")} - {"GLASSLOOP_CONFIG"}
     assert named == {f"GLASSLOOP_{f.name.upper()}" for f in fields(Settings)}
@@ -99,3 +114,10 @@ def test_the_examples_run(block: str) -> None:
 
 def test_the_lesson_is_short() -> None:
     assert len((ROOT / "agent/loop.py").read_text(encoding="utf-8").splitlines()) <= 160
+
+
+def test_importing_the_engine_loads_nothing_heavy() -> None:
+    heavy = ("openai", "sqlalchemy", "requests", "streamlit", "pydantic", "jsonschema")
+    code = f"import sys, agent; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,5 +1,6 @@
 """The tool contract: one golden schema a kind of annotation, what each kind accepts, what is refused."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,12 +8,13 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any, Literal, NotRequired
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, RootModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from tests.tools.fakes import context
@@ -660,8 +662,8 @@ def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
-def written(properties: dict[str, Any], **more: Any) -> Tool:
-    return from_schema(obj(properties, **more))
+def written(properties: dict[str, Any], *, function: Any = identity, **more: Any) -> Tool:
+    return from_schema(obj(properties, **more), function=function)
 
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
@@ -672,6 +674,7 @@ EITHER = {
         obj({"k": {"const": "b"}, "y": {"type": "integer"}}, required=["k"]),
     ]
 }
+OPEN_UNIT = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 TREE = {"$defs": {"T": obj({"kids": {"type": "array", "items": {"$ref": "#/$defs/T"}}})}}
 
 SCHEMA_ACCEPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -691,6 +694,21 @@ SCHEMA_ACCEPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (obj({"a": {"$ref": "#/$defs/I"}}, **{"$defs": {"I": INNER}}), {"a": {"z": "x"}}),
     (obj({"t": {"$ref": "#/$defs/T"}}, **TREE), {"t": {"kids": [{"kids": []}]}}),
     (obj({"$ref": {"type": "string"}, "$id": {"type": "string"}}), {"$ref": "http://x", "$id": "y"}),
+    (obj({"a": {"pattern": "^\\p{L}+$"}}), {"a": "né"}),
+    (
+        obj({"a": {"type": "array", "uniqueItems": True}}),
+        {"a": [1, True, "1", [1], {"x": 1}, Decimal("0.5")]},
+    ),
+    (obj({"pattern": {"type": "string"}}), {"pattern": "("}),
+    (obj({"a": {"anyOf": [{"prefixItems": [{}]}], "unevaluatedItems": {"type": "string"}}}), {"a": [1, "x"]}),
+    (
+        {"type": "object", "unevaluatedProperties": {"type": "integer"}, "allOf": [obj({"a": {}})]},
+        {"a": "x", "b": 1},
+    ),
+    (
+        {"type": "object", "if": {"required": ["a"]}, "then": obj({"a": {}}), "else": obj({"b": {}})},
+        {"b": 1},
+    ),
     ({}, {}),
 ]
 
@@ -704,12 +722,9 @@ def test_schema_accepts(schema: dict[str, Any], data: dict[str, JsonValue]) -> N
 
 SCHEMA_REFUSES: list[tuple[dict[str, Any], Any, str, str]] = [
     (obj({"a": {"type": "number", "multipleOf": 0.1}}), {"a": Decimal("0.35")}, "a", "range"),
-    (
-        obj({"a": {"type": "number", "maximum": 0.3}}),
-        {"a": Decimal("0.3000000000000000000001")},
-        "a",
-        "range",
-    ),
+    (obj({"a": {"type": "number", "maximum": 0.3}}), {"a": Decimal("0.30000000000000004")}, "a", "range"),
+    (obj({"a": OPEN_UNIT}), {"a": Decimal("1E-400")}, "a", "range"),
+    (obj({"a": OPEN_UNIT}), {"a": Decimal("0.99999999999999999999")}, "a", "range"),
     (obj({"a": {"type": "number"}}), {"a": True}, "a", "type"),
     (obj({"a": {"type": "number"}}), {"a": "1"}, "a", "type"),
     (obj({"a": {"type": "number"}}), {"a": float("nan")}, "a", "not_finite"),
@@ -740,6 +755,20 @@ SCHEMA_REFUSES: list[tuple[dict[str, Any], Any, str, str]] = [
     ({"type": "object", "allOf": [obj({"a": {"type": "integer"}})]}, {"a": "x"}, "a", "type"),
     (obj({"a": {"$schema": DRAFT_7, "allOf": [INNER]}}), {"a": {"q": 1}}, "a.q", "unknown_field"),
     ({"type": "object", **EITHER}, {"k": "b", "x": 1}, "", "unknown_field"),
+    (
+        obj({"a": {"type": "array", "uniqueItems": True}}),
+        {"a": [{"x": 1, "y": 2}, {"y": 2, "x": 1}]},
+        "a",
+        "range",
+    ),
+    (obj({"a": {"anyOf": [{"prefixItems": [{}]}], "unevaluatedItems": False}}), {"a": [1, 2]}, "a", "range"),
+    (obj({}, patternProperties={"^x": {"type": "integer"}}), {"xy": "1"}, "xy", "type"),
+    (
+        {"type": "object", "unevaluatedProperties": {"type": "integer"}, "allOf": [obj({"a": {}})]},
+        {"a": "x", "b": "1"},
+        "b",
+        "type",
+    ),
     (obj({"t": {"$ref": "#/$defs/T"}}, **TREE), {"t": {"kids": [{"q": 1}]}}, "t.kids.0.q", "unknown_field"),
     (
         {"$schema": DRAFT_7, "allOf": [obj({"a": {}})]},
@@ -765,7 +794,9 @@ FAULTY_SCHEMAS: list[tuple[Any, str]] = [
     (obj({"a": {"$id": "https://example.org/", "type": "string"}}), "second \\$id"),
     (obj({"a": {"type": "colour"}}), "Not a JSON schema"),
     (obj({"a": {"type": "string", "pattern": "("}}), "Not a JSON schema|pattern"),
-    (obj({"a": {"pattern": "\\p{L}"}}), "Not a JSON schema|pattern"),
+    (obj({"a": {"pattern": "(?=a)b"}}), "linear time"),
+    (obj({"a": {"pattern": "(a)\\1"}}), "linear time"),
+    (obj({}, patternProperties={"(?<!a)b": {}}), "linear time"),
     ({"type": "array"}, "of type object"),
     ([1], "one JSON object"),
     ({"enum": {1, 2}}, "one JSON object"),
@@ -822,6 +853,165 @@ def test_settings_that_are_derived() -> None:
     assert (writing.trust, writing.preview) == ("trusted", "Run the tool given.")
     with pytest.raises(ValueError, match="no tool name"):
         from_schema({}, name="a b")
+
+
+# --- what is shown is what runs -----------------------------------------------------------------
+
+CLOSE_TO_A_FLOAT = ["1E-400", "0.99999999999999999999", "9007199254740993.5", "1E+22", "0.1", "-0.0", "2.50"]
+
+
+@pytest.mark.parametrize("text", CLOSE_TO_A_FLOAT)
+@pytest.mark.parametrize("by_schema", [True, False])
+def test_a_number_is_shown_as_the_function_gets_it(text: str, by_schema: bool) -> None:
+    seen: list[Any] = []
+
+    @tool(effect="none", permission="p")
+    def annotated(v: float) -> JsonValue:
+        """Take a float."""
+        seen.append(v)
+        return None
+
+    def given(arguments: dict[str, JsonValue], _: ToolContext) -> JsonValue:
+        seen.append(arguments["v"])
+        return None
+
+    one = written({"v": {"type": "number"}}, function=given) if by_schema else annotated
+    shown = one.validate({"v": Decimal(text)})["v"]
+    one.run({"v": shown}, context())
+    assert isinstance(shown, int | Decimal)
+    assert shown == (Decimal(repr(seen[0])) if isinstance(seen[0], float) else seen[0])
+
+
+def test_the_range_of_a_float_holds_for_what_runs() -> None:
+    one = taking(Annotated[float, Field(gt=0, lt=1)])
+    for text in CLOSE_TO_A_FLOAT[:2]:
+        with pytest.raises(BadArguments):
+            one.validate({"v": Decimal(text)})
+
+
+def test_a_check_that_changes_its_own_outcome_is_refused() -> None:
+    with pytest.raises(BadArguments, match="'v' cannot be given: the tool changes it"):
+        taking(Annotated[str, AfterValidator(lambda text: text + "!")]).validate({"v": "x"})
+    assert taking(Annotated[str, AfterValidator(str.upper)]).validate({"v": "x"}) == {"v": "X"}
+
+
+# --- bounded work -------------------------------------------------------------------------------
+
+NODE = {"$ref": "#/$defs/N"}
+SLOW_PATTERN = "^([a-z0-9]+[-.]?)+$"
+SLOW_TEXT = "a" * 28 + "!"
+MANY = [{"i": number} for number in range(1_600)]
+
+
+def recursive(keyword: str) -> dict[str, Any]:
+    node = obj({"k": NODE}, additionalProperties=False)
+    first = {**node, "required": ["z"]}
+    parts: Any = (
+        {"required": ["k"], "properties": {"k": {"not": NODE}}} if keyword == "not" else [first, node]
+    )
+    body = {**node, "not": parts} if keyword == "not" else {keyword: parts}
+    return obj({"t": NODE}, **{"$defs": {"N": body}})
+
+
+def nested(depth: int, leaf: Any) -> dict[str, Any]:
+    for _ in range(depth):
+        leaf = {"k": leaf}
+    return {"t": leaf}
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf", "not"])
+def test_a_deep_value_of_a_recursive_schema_is_judged_soon(keyword: str) -> None:
+    one = from_schema(recursive(keyword))
+    started = perf_counter()
+    assert one.validate(nested(25, {})) == nested(25, {})
+    assert perf_counter() - started < 2
+
+
+EACH_AGAIN = {"allOf": [{"items": {}}] * 1_500}
+LONG_CHOICE = {"items": {"oneOf": [False] * 1_000 + [{"minimum": 0}]}}
+BOUNDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (recursive("anyOf"), nested(25, {"bad": 1})),
+    (recursive("oneOf"), nested(25, 5)),
+    (obj({"a": EACH_AGAIN}), {"a": [1] * 8_000}),
+    (obj({"a": LONG_CHOICE}), {"a": list(range(-1, 8_000))}),
+    (obj({"a": {"type": "array", "uniqueItems": True}}), {"a": [*MANY, MANY[0]]}),
+    (obj({"a": {"pattern": SLOW_PATTERN}}), {"a": SLOW_TEXT}),
+    (obj({}, patternProperties={SLOW_PATTERN: {}}), {SLOW_TEXT: 1}),
+    (
+        {"type": "object", "allOf": [obj({}, patternProperties={SLOW_PATTERN: {}})]},
+        {SLOW_TEXT: 1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "data"), BOUNDED, ids=range(len(BOUNDED)))
+def test_no_schema_makes_the_check_long(schema: dict[str, Any], data: dict[str, Any]) -> None:
+    one = from_schema(schema)
+    started = perf_counter()
+    with pytest.raises(BadArguments):
+        one.validate(data)
+    assert perf_counter() - started < 3
+
+
+def test_what_is_too_complicated_is_told_in_one_sentence() -> None:
+    with pytest.raises(BadArguments, match="too complicated to check") as raised:
+        written({"a": EACH_AGAIN}).validate({"a": [1] * 8_000})
+    assert [(fault.field, fault.kind) for fault in raised.value.faults] == [("", "range")]
+
+
+def test_many_different_items_are_unique() -> None:
+    assert written({"a": {"uniqueItems": True}}).validate({"a": MANY}) == {"a": MANY}
+
+
+def test_schemas_that_share_parts_many_times_over_are_registered_soon() -> None:
+    parts: dict[str, Any] = {f"D{n}": {"allOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 2} for n in range(40)}
+    one = written({"a": {"$ref": "#/$defs/D0"}}, **{"$defs": {**parts, "D40": {"type": "integer"}}})
+    assert one.validate({"a": 1}) == {"a": 1}
+
+
+class Pythonic(BaseModel):
+    model_config = ConfigDict(regex_engine="python-re")
+    word: Annotated[str, Field(pattern=SLOW_PATTERN)]
+
+
+class LookingAhead(BaseModel):
+    model_config = ConfigDict(regex_engine="python-re")
+    word: Annotated[str, Field(pattern="(?=a)b")]
+
+
+def test_the_patterns_of_a_function_are_matched_in_linear_time() -> None:
+    started = perf_counter()
+    with pytest.raises(BadArguments, match=r"v\.word"):
+        taking(Pythonic).validate({"v": {"word": SLOW_TEXT}})
+    assert perf_counter() - started < 1
+    for annotation in (LookingAhead, Annotated[str, Field(pattern="(?=a)b")]):
+        with pytest.raises(TypeError, match="linear time"):
+            taking(annotation)
+    with pytest.raises(TypeError, match="as text"):
+        taking(Annotated[str, Field(pattern=re.compile("a"))])
+
+
+# --- words --------------------------------------------------------------------------------------
+
+WORDS: list[tuple[Tool, Any, str]] = [
+    (taking(Annotated[str, Field(min_length=1)]), "", "at least 1 character long"),
+    (taking(Annotated[str, Field(min_length=2)]), "", "at least 2 characters long"),
+    (taking(Annotated[list[int], Field(max_length=1)]), [1, 2], "at most 1 item long"),
+    (written({"v": {"minLength": 1}}), "", "at least 1 character long"),
+    (written({"v": {"minItems": 2}}), [], "at least 2 items long"),
+    (written({"v": {"maxItems": 1}}), [1, 2], "at most 1 item long"),
+]
+
+
+@pytest.mark.parametrize(("one", "value", "text"), WORDS)
+def test_one_is_singular(one: Tool, value: Any, text: str) -> None:
+    with pytest.raises(BadArguments, match=f"'v' must be {text};"):
+        one.validate({"v": value})
+
+
+def test_the_decorator_without_brackets_says_how_it_is_written() -> None:
+    with pytest.raises(TypeError, match=r"^Write @tool\(effect=\.\.\., permission=\.\.\.\)"):
+        tool(bare)
 
 
 # --- imports ------------------------------------------------------------------------------------

@@ -35,6 +35,15 @@ PLAIN_REQUESTS: list[tuple[str, str, dict[str, str]]] = [
     ("记一下：明天九点开会", "write_note", {"text": "明天九点开会"}),
     ("show my notes", "list_notes", {}),
     ("列出我的笔记", "list_notes", {}),
+    ("list notes", "list_notes", {}),
+    ("list my notes", "list_notes", {}),
+    ("show me all the notes", "list_notes", {}),
+    ("what are my notes?", "list_notes", {}),
+    ("read notes.md", "read_file", {"path": "notes.md"}),
+    ("read file gates.md", "read_file", {"path": "gates.md"}),
+    ("read the file gates.md", "read_file", {"path": "gates.md"}),
+    ("搜索 refund", "search_local", {"keyword": "refund"}),
+    ("把 2 和 3 加起来", "add", {"a": "2", "b": "3"}),
 ]
 
 
