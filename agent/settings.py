@@ -22,16 +22,12 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which model to use. Without `model` there is none, and the caller plays the scripted one.
-
-    `contact` is a mail address or page that polite clients of public services name.
-    """
+    """Which model to use. Without `model` there is none, and the caller plays the scripted one."""
 
     base_url: str = "https://api.openai.com/v1"
     api_key: str = field(default="", repr=False)
     model: str = ""
     stream: bool = True
-    contact: str = ""
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)

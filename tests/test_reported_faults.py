@@ -34,7 +34,7 @@ from agent.store.memory import MemoryStore
 from agent.transcript import check_pairing
 from tests.endpoint import Completion, answer, says, wants
 from tests.model.server import Loopback, loopback
-from tests.support import START_S, SUM, FakeClock, call, make_tool
+from tests.support import AT_ONCE_S, START_S, SUM, FakeClock, call, make_tool
 from tools.base import JsonValue, ToolContext
 
 CASES: dict[int, dict[str, Any]] = {
@@ -954,7 +954,7 @@ def test_41_a_short_wait_is_honoured(
     stage: Open, status: int, retry_after: str | None, waited_s: float
 ) -> None:
     wanted, _, done = served(41)
-    one = stage(wanted, refusing(status, retry_after), done, clock=FakeClock())
+    one = stage(wanted, refusing(status, retry_after), done, clock=FakeClock(AT_ONCE_S))
     run = one.ask()
     assert completed(run)
     assert one.clock.at_s == START_S + waited_s
@@ -984,7 +984,7 @@ def test_41_a_wait_beyond_the_time_of_the_run_ends_it(stage: Open) -> None:
 
 def test_41_waits_are_inside_the_time_of_the_run_together(stage: Open) -> None:
     wanted, _, _ = served(41)
-    one = stage(wanted, refusing(429, "20"), refusing(429, "20"), clock=FakeClock())
+    one = stage(wanted, refusing(429, "20"), refusing(429, "20"), clock=FakeClock(AT_ONCE_S))
     run = one.ask()
     assert failed(run, "provider_rate_limited")
     assert one.clock.at_s == START_S + 20
@@ -995,7 +995,7 @@ def test_41_waits_are_inside_the_time_of_the_run_together(stage: Open) -> None:
 
 def test_41_retries_are_bounded(stage: Open) -> None:
     wanted, _, _ = served(41)
-    one = stage(wanted, *[refusing(429, None)] * 3, clock=FakeClock())
+    one = stage(wanted, *[refusing(429, None)] * 3, clock=FakeClock(AT_ONCE_S))
     run = one.ask()
     assert failed(run, "provider_rate_limited")
     assert retries(run) == [
@@ -1054,7 +1054,7 @@ def hanging() -> tuple[Then, Event]:
 
 
 def test_42_tool_hangs(stage: Open) -> None:
-    one = stage(*served(42), clock=FakeClock())
+    one = stage(*served(42), clock=FakeClock(AT_ONCE_S))
     one.get_time.then, release = hanging()
     assert completed(one.ask())
     assert one.clock.at_s == START_S + 3.0
@@ -1087,7 +1087,7 @@ def test_42_tool_trickles_one_byte_a_second(stage: Open) -> None:
 def test_42_a_side_effect_that_hangs_is_an_unknown_outcome(stage: Open) -> None:
     reply, done = served(42)
     wanted = changed(reply, name="save_note", arguments='{"text":"A"}')
-    one = stage(wanted, changed(wanted, call_id="call_b"), done, clock=FakeClock())
+    one = stage(wanted, changed(wanted, call_id="call_b"), done, clock=FakeClock(AT_ONCE_S))
     one.save_note.then, release = hanging()
     run = one.ask()
     digest = run.pending[0].digest
@@ -1133,9 +1133,11 @@ def test_44_stop_in_the_middle_leaves_half_a_state(stage: Open) -> None:
     assert one.store.look_up(IntentKey("o-1", run.id, digest_b, 1)) is None
     half = [("call_a", "ok"), ("call_b", "cancelled")]
     assert one.next_turn() == half
+    # Who comes back is asked again about what was approved and did not run; nothing runs by itself.
     reopened = one.reload(dumps[0])
-    assert cancelled(reopened.proceed(), "abandoned")
+    assert waiting(reopened.proceed(), "call_b")
     assert len(reopened.bodies) == 2
+    reopened.agent.stop()
     assert reopened.next_turn() == half
     assert one.saved == ["A"]
 
@@ -1159,7 +1161,8 @@ def test_44_stop_while_a_side_effect_runs(stage: Open) -> None:
     assert one.next_turn() == [("call_a", "outcome_unknown"), ("call_b", "cancelled")]
     # The session that comes back later finds what the store has learned since: it was done.
     reopened = one.reload(dumps[0])
-    assert cancelled(reopened.proceed(), "abandoned")
+    assert waiting(reopened.proceed(), "call_b")
+    reopened.agent.stop()
     assert reopened.next_turn() == [("call_a", "ok"), ("call_b", "cancelled")]
     assert one.saved == ["A"]
 

@@ -151,7 +151,9 @@ def test_any_locale_gets_an_answer(environ: dict[str, str], question: str) -> No
     assert terminal("--once", question, **environ)[0] == 0
 
 
-@pytest.mark.parametrize("redirected", ["<&-", "--once 'list files' >/dev/full", "--once 'list files' | true"])
+@pytest.mark.parametrize(
+    "redirected", ["<&-", "--once 'list files' >/dev/full", "--once 'list files' | true"]
+)
 def test_a_stream_that_is_gone_is_no_traceback(redirected: str) -> None:
     command = ["sh", "-c", f"{sys.executable} -m agent {redirected}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

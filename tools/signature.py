@@ -66,6 +66,9 @@ class Signature:
             return self.validator.validate_python(data)
         except ValidationError as error:
             raise BadArguments(_faults(error, data, tuple(self.parameters["properties"]))) from None
+        except Exception:  # noqa: BLE001
+            # A validator among the annotations is its author's code: whatever it raises, the call is refused.
+            raise BadArguments([FieldFault("", "range", "The arguments could not be checked.")]) from None
 
     def canonical(self, data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """The same as JSON values, such that validating them again, as the run does, changes nothing.

@@ -341,7 +341,9 @@ class _Secret:
     """The client's own key, to be taken out of a reply: a server can echo it wherever it likes."""
 
     def __init__(self, key: str) -> None:
-        self.key = key if len(key) >= MIN_KEY_CHARS else ""
+        # A placeholder such as lm-studio is a word that answers may hold; a real key has digits.
+        is_key = len(key) >= MIN_KEY_CHARS and any(character.isdigit() for character in key)
+        self.key = key if is_key else ""
 
     def without(self, reply: Reply) -> Reply:
         if not self.key:

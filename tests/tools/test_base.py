@@ -900,7 +900,7 @@ def test_a_check_that_changes_its_own_outcome_is_refused() -> None:
 NODE = {"$ref": "#/$defs/N"}
 SLOW_PATTERN = "^([a-z0-9]+[-.]?)+$"
 SLOW_TEXT = "a" * 28 + "!"
-MANY = [{"i": number} for number in range(1_600)]
+MANY: list[JsonValue] = [{"i": number} for number in range(1_600)]
 
 
 def recursive(keyword: str) -> dict[str, Any]:
@@ -927,7 +927,7 @@ def test_a_deep_value_of_a_recursive_schema_is_judged_soon(keyword: str) -> None
     assert perf_counter() - started < 2
 
 
-EACH_AGAIN = {"allOf": [{"items": {}}] * 1_500}
+EACH_AGAIN: dict[str, Any] = {"allOf": [{"items": {}}] * 1_500}
 LONG_CHOICE = {"items": {"oneOf": [False] * 1_000 + [{"minimum": 0}]}}
 BOUNDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (recursive("anyOf"), nested(25, {"bad": 1})),
@@ -954,8 +954,9 @@ def test_no_schema_makes_the_check_long(schema: dict[str, Any], data: dict[str, 
 
 
 def test_what_is_too_complicated_is_told_in_one_sentence() -> None:
+    one, ones = written({"a": EACH_AGAIN}), list[JsonValue]([1] * 8_000)
     with pytest.raises(BadArguments, match="too complicated to check") as raised:
-        written({"a": EACH_AGAIN}).validate({"a": [1] * 8_000})
+        one.validate({"a": ones})
     assert [(fault.field, fault.kind) for fault in raised.value.faults] == [("", "range")]
 
 
@@ -1028,3 +1029,17 @@ def test_importing_the_contract_loads_no_tool_and_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     contract = ["tools.base", "tools.json_schema", "tools.values"]
     assert done.stdout.strip() == f"[] {contract}"
+
+
+def test_a_validator_that_breaks_refuses_the_call() -> None:
+    def broken(text: str) -> str:
+        raise KeyError("/secret/path")
+
+    @tool(effect="none", permission="text")
+    def shout(word: Annotated[str, AfterValidator(broken)]) -> JsonValue:
+        """Write a word in capitals."""
+        return word.upper()
+
+    with pytest.raises(BadArguments) as caught:
+        shout.validate({"word": "a"})
+    assert [fault.message for fault in caught.value.faults] == ["The arguments could not be checked."]
