@@ -28,6 +28,7 @@ from tools.catalog import ALL_TOOLS
 
 EXIT = {State.COMPLETED: 0, State.FAILED: 1, State.CANCELLED: 3}
 USAGE_ERROR = 2
+MAX_INLINE_CHARS = 64
 LEAVE = ("exit", "quit")
 GUTTER = "  | "
 """Stands before every line of a model, a tool or a document, so that none can pass for the program's."""
@@ -177,6 +178,8 @@ class Chat:
 
     def _edited(self, card: Approval, text: str) -> bool | None:
         """Approve the card with other arguments; None where they were refused and the card stays."""
+        if text.strip().lower() in LEAVE:
+            raise Leave
         try:
             arguments = parse(text, self._agent.limits)
             decided = self._agent.decide(card.id, card.digest, approve=True, arguments=arguments)
@@ -200,8 +203,9 @@ class Chat:
             if number < shown or not self._verbose:
                 continue
             gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
-            parts = [f"{row.source} -> {row.target}", row.kind, row.call_id, row.code, gates]
-            print("  ".join(_inline(part) for part in parts if part))
+            parts = [row.kind, row.call_id, row.code]
+            words = [f"{row.source} -> {row.target}", *(_inline(part) for part in parts if part), gates]
+            print("  ".join(filter(None, words)))
             for text in [row.detail] if row.detail and not new else map(json_text, new):
                 print(_quoted(text))
         return len(events)
@@ -217,13 +221,15 @@ class Chat:
             elif deed.code:
                 print(f"The program did not run {tool}: {deed.code}.")
         if run.state != State.COMPLETED and run.end_code:
-            print(f"{run.state} ({run.end_code}). {_cause(run) or ENDS[run.end_code]}")
+            print(f"{run.state} ({run.end_code}). {ENDS[run.end_code]}")
+            if cause := _cause(run):
+                print(_quoted(cause))
 
 
 def _cause(run: Run) -> str:
     """The sentence of the failed request that ended the run, where one did."""
     failures = [row.detail for row in rows(run.events) if row.code == run.end_code and row.source == "model"]
-    return visible(failures[-1]) if failures and str(run.end_code).startswith("provider") else ""
+    return failures[-1] if failures and str(run.end_code).startswith("provider") else ""
 
 
 class Quote:
@@ -231,25 +237,50 @@ class Quote:
 
     def __init__(self) -> None:
         self._column = 0
-        self._columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+        self._word = ""
 
     def take(self, text: str) -> str:
-        return "".join(map(self._placed, visible(text).replace("\t", "    ")))
+        """What can be printed of this text: whole words, and whatever ends them."""
+        placed = ""
+        for character in visible(text).replace("\t", "    "):
+            self._word += character
+            if character in " \n":
+                placed += self._flushed()
+        return placed
 
     def end(self) -> str:
-        """What ends the last line, where one was begun."""
-        return self._placed("\n") if self._column else ""
+        """The rest, and what ends the last line where one was begun."""
+        rest = self._flushed()
+        ended, self._column = ("\n" if self._column else ""), 0
+        return rest + ended
 
-    def _placed(self, character: str) -> str:
+    def _flushed(self) -> str:
+        word, self._word = self._word, ""
+        columns = shutil.get_terminal_size().columns if _is_terminal() else sys.maxsize
+        breaks = self._column > len(GUTTER) and self._column + _width(word.rstrip()) >= columns
+        placed, self._column = ("\n", 0) if breaks else ("", self._column)
+        for character in word:
+            placed += self._placed(character, columns)
+        return placed
+
+    def _placed(self, character: str, columns: int) -> str:
         if character == "\n":
             begun, self._column = self._column, 0
             return "\n" if begun else GUTTER + "\n"
-        width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
         lead = "" if self._column else GUTTER
-        if self._column + width >= self._columns:
+        if self._column + _width(character) >= columns:
             lead = "\n" + GUTTER
-        self._column = (len(GUTTER) if lead else self._column) + width
+        self._column = (len(GUTTER) if lead else self._column) + _width(character)
         return lead + character
+
+
+def _width(text: str) -> int:
+    """Columns that a text takes: ambiguous ones counted wide, so that a line ends early and not late."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WFA" else 1 for character in text)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def _quoted(text: str) -> str:
@@ -258,8 +289,9 @@ def _quoted(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """A stranger's word in a line of the program's: inert, and without a line end."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    """A stranger's word in a line of the program's: inert, in one piece, and short."""
+    shown = " ".join(visible(text).split())
+    return shown if len(shown) <= MAX_INLINE_CHARS else shown[: MAX_INLINE_CHARS - 1] + "…"
 
 
 def _read(prompt: str, *, fresh: bool = False) -> str:
@@ -304,11 +336,12 @@ def _guarded() -> int:
     """The program as a process: a reader that went away, or a full disk, is no traceback."""
     try:
         code = main()
-        sys.stdout.flush()
+        print(end="", flush=True)
     except KeyboardInterrupt:
         return EXIT[State.CANCELLED]
     except OSError:
         # What is still buffered cannot be written either; without this the interpreter would try.
+        print("The output cannot be written.", file=sys.stderr)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return USAGE_ERROR
     return code

@@ -8,7 +8,7 @@ from threading import Condition, RLock
 from typing import Any, Self
 
 from agent import gates, gateway, resume, saved
-from agent.arguments import json_text
+from agent.arguments import BadJson, json_text, sendable
 from agent.audit import Audit, audited
 from agent.errors import InvalidEdit, InvalidMessage, RunActive
 from agent.limits import Clock, Limits, SystemClock
@@ -260,7 +260,7 @@ class Agent:
                 agent._add(event)
             if check_pairing(agent.messages):
                 raise ValueError(saved.DAMAGED)
-        except (LookupError, TypeError, AttributeError, RecursionError):
+        except (BadJson, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError):
             raise ValueError(saved.DAMAGED) from None
         resume.take_up(agent)
         return agent
@@ -322,6 +322,26 @@ class Agent:
             if run is None or run.id != event.run_id or run.ended:
                 raise RunGone
             self._take(event)
+
+    def expire(self) -> None:
+        """Append what has expired by now; a run that nobody can decide any more ends. Call it locked."""
+        run = self.state.run
+        if run is None or run.ended:
+            return
+        now = self.now()
+        for call in list(run.in_phase("asked")):
+            if call.approval and call.approval.expires_at <= now:
+                result = gates.failed(call.call.name, "expired", "Nobody decided in time. It was not done.")
+                self.append(
+                    ApprovalExpired(
+                        at=now,
+                        run_id=run.id,
+                        approval_id=call.approval.id,
+                        call_id=call.id,
+                        result=gateway.stamped(self, result),
+                    )
+                )
+        self._end_if_expired(run)
 
     def pause(self, run: RunState, seconds: float) -> None:
         """Wait, or until the run ends."""
@@ -413,26 +433,6 @@ class Agent:
             raise InvalidMessage("The message holds a character that is not text.")
         return text
 
-    def expire(self) -> None:
-        """Append what has expired by now; a run that nobody can decide any more ends. Call it locked."""
-        run = self.state.run
-        if run is None or run.ended:
-            return
-        now = self.now()
-        for call in list(run.in_phase("asked")):
-            if call.approval and call.approval.expires_at <= now:
-                result = gates.failed(call.call.name, "expired", "Nobody decided in time. It was not done.")
-                self.append(
-                    ApprovalExpired(
-                        at=now,
-                        run_id=run.id,
-                        approval_id=call.approval.id,
-                        call_id=call.id,
-                        result=gateway.stamped(self, result),
-                    )
-                )
-        self._end_if_expired(run)
-
     def _end_if_expired(self, run: RunState) -> None:
         if run.expired and not run.pending and not run.ended:
             end(self, run, State.FAILED, "approval_expired")
@@ -477,7 +477,7 @@ def _clean(text: str | None) -> str | None:
     """A person's words as they are recorded: bounded, and text in any encoding."""
     if not text or not text.strip():
         return None
-    return text.strip()[:MAX_REASON_CHARS].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return sendable(text.strip()[:MAX_REASON_CHARS])
 
 
 def _surrogates(text: str) -> bool:

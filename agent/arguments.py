@@ -64,7 +64,18 @@ def parse(raw: str, limits: Limits = DEFAULTS) -> dict[str, JsonValue]:
 
 def value_of(text: str) -> Any:
     """Read back a JSON text that this program wrote; its bounds were checked when it was written."""
-    return json.loads(text, parse_float=_number)
+    return json.loads(text, parse_float=_read_back)
+
+
+def _read_back(text: str) -> int | Decimal:
+    number = Decimal(text)
+    is_short = 0 <= number.adjusted() <= MAX_EXPONENT
+    return int(number) if is_short and number == number.to_integral_value() else number
+
+
+def sendable(text: str) -> str:
+    """Text that can be sent: halves of surrogate pairs are joined, or replaced."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def as_sent(raw: str | None, limits: Limits = DEFAULTS) -> str:

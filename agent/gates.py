@@ -4,7 +4,7 @@ A gate looks at one call and at the state, changes nothing, and says pass, answe
 gates after these, execute and record, are the gateway's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -170,9 +170,14 @@ def validate(call: ToolCall, view: View) -> Outcome:
     """Do the arguments fit the tool's schema, strictly?"""
     if not view.read.faults:
         return PASS
-    message = " ".join(fault.message for fault in view.read.faults)
-    fields: list[JsonValue] = [{"field": f.field, "problem": f.kind} for f in view.read.faults]
-    return _bad(call, view, "bad_arguments", message, {"fields": fields})
+    message, details = told(view.read.faults)
+    return _bad(call, view, "bad_arguments", message, details)
+
+
+def told(faults: Sequence[FieldFault]) -> tuple[str, dict[str, JsonValue]]:
+    """Faults as a message for the model, and as data."""
+    fields: list[JsonValue] = [{"field": fault.field, "problem": fault.kind} for fault in faults]
+    return " ".join(fault.message for fault in faults), {"fields": fields}
 
 
 def repeat(call: ToolCall, view: View) -> Outcome:
@@ -186,7 +191,7 @@ def repeat(call: ToolCall, view: View) -> Outcome:
     standing = run.intents.get(digest)
     if standing is None or standing is view.this:
         return PASS
-    if standing.code == "outcome_unknown" and (late := view.look_up(digest)):
+    if standing.code == "outcome_unknown" and (late := view.look_up(standing.digest)):
         return Answer(late)
     return result_of(call, standing)
 
@@ -280,12 +285,8 @@ def result_of(call: ToolCall, other: CallState) -> Answer | Wait:
     if other.result is None:
         return Wait(other.id)
     if other.code in ("denied", "denied_earlier"):
-        return denied_earlier(call)
+        return refuse(call, "denied_earlier", "A person denied this in this run. It was not done.")
     return Answer(other.result)
-
-
-def denied_earlier(call: ToolCall) -> Answer:
-    return refuse(call, "denied_earlier", "A person denied this in this run. It was not done.")
 
 
 def _limit(call: ToolCall, code: str) -> Answer:

@@ -25,6 +25,7 @@ from agent.gates import (
     judge,
     read,
     result_of,
+    told,
     tool_of,
 )
 from agent.limits import Deadline
@@ -123,13 +124,16 @@ def run_approved(agent: "Agent", run: RunState, this: CallState) -> None:
     carry_out(agent, run, this, read_, None)
 
 
-def ask_again(agent: "Agent", run: RunState, this: CallState) -> None:
-    """Draw a new card for a call of a loaded run, from what the model wrote; no decision is kept."""
+def ask_again(agent: "Agent", run: RunState, this: CallState, at: float) -> None:
+    """Draw a new card for a call of a loaded run, from what the model wrote; no decision is kept.
+
+    The event is stamped `at`, the end of the record: the time away is not the run's.
+    """
     read_ = read_asked(agent, this)
     judgement = judge(
         this.call, view_of(agent, run, this, read_), ("known", "parse", "validate", "permission")
     )
-    common = _common(agent, run, this, judgement, read_)
+    common: dict[str, Any] = {**_common(agent, run, this, judgement, read_), "at": at}
     if isinstance(judgement.outcome, Answer):
         agent.append(CallAnswered(**common, result=stamped(agent, judgement.outcome.result)))
     elif this.approval:
@@ -218,7 +222,12 @@ def _start(
             again = replace(again, verdicts=(*again.verdicts, Verdict("execute", "answer", fault.code)))
         if answer is None and tool_of(read_).effect == "write":
             agent.require(run)
-            standing = _stored(agent, run, this.call.name, read_.digest, agent.store.claim)
+            # The form that was asked for is claimed too: elsewhere it may be approved unedited.
+            claims = (
+                _stored(agent, run, this.call.name, digest, agent.store.claim)
+                for digest in dict.fromkeys((this.asked_digest, read_.digest))
+            )
+            standing = next(filter(None, claims), None)
             answer = Answer(standing) if standing else None
         common = _common(agent, run, this, again, read_)
         if answer:
@@ -261,13 +270,13 @@ def _run(
     Returns the result, and the digest of the arguments that the tool was handed, taken after it ran.
     """
     tool = tool_of(read_)
-    key = _key(agent, run, read_.digest) if tool.effect == "write" else None
-
+    digests = dict.fromkeys((this.asked_digest, read_.digest)) if tool.effect == "write" else ()
+    keys = [_key(agent, run, digest) for digest in digests]
     handed = deepcopy(read_.arguments or {})
 
     def work() -> tuple[ToolResult, str]:
         result = _call(agent, run, this, read_, handed)
-        if key:
+        for key in keys:
             agent.store.record(key, result_to_json(result))
         return result, reading.digest(tool.name, reading.json_text(handed))
 
@@ -328,24 +337,18 @@ def _context(agent: "Agent", run: RunState, read_: Reading) -> ToolContext:
 
 def _failure(problem: BaseException) -> Failure:
     if isinstance(problem, BadArguments):
-        fields: list[JsonValue] = [{"field": f.field, "problem": f.kind} for f in problem.faults]
-        message = " ".join(fault.message for fault in problem.faults)
-        return Failure("bad_arguments", message, details=reading.json_text({"fields": fields}))
+        message, details = told(problem.faults)
+        return Failure("bad_arguments", message, details=reading.json_text(details))
     if isinstance(problem, ToolError) and str(problem.code) in TOOL_CODES:
-        sentence = _text(str(problem.message))[:MAX_SENTENCE_CHARS]
+        sentence = reading.sendable(str(problem.message))[:MAX_SENTENCE_CHARS]
         return Failure(str(problem.code), sentence, details=_details(problem))
     return Failure("tool_error", "The tool failed. Nothing is known about why.")
 
 
 def _kept(value: JsonValue, max_chars: int) -> tuple[str, bool]:
     """A tool's data as JSON text, cut to a text of its beginning where it is too long."""
-    text = _text(reading.json_text(value, sort_keys=False))
+    text = reading.sendable(reading.json_text(value, sort_keys=False))
     return (reading.json_text(text[:max_chars]), True) if len(text) > max_chars else (text, False)
-
-
-def _text(text: str) -> str:
-    """Text that can be sent: halves of surrogate pairs are joined, or replaced."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _details(problem: ToolError) -> str | None:

@@ -57,7 +57,7 @@ def take_up(agent: "Agent") -> None:
         return
     agent.expire()
     for call in [*run.in_phase("asked", "approved")] if not run.ended else ():
-        gateway.ask_again(agent, run, call)
+        gateway.ask_again(agent, run, call, at)
 
 
 def _answer(agent: "Agent", run: RunState, call: CallState, at: float) -> None:

@@ -247,6 +247,10 @@ def _call_answered(state: Conversation, event: CallAnswered) -> None:
     call = _judged(state, event)
     call.bad = any(v.gate in ("parse", "validate") and v.outcome == "answer" for v in event.verdicts)
     _answer(run, call, event.result, event.strikes)
+    standing = run.intents.get(event.digest)
+    if standing and standing.code == "outcome_unknown" and event.result.code in NEVER_REPLAYED:
+        # Its outcome became known late, and it is that nothing happened: gate 6 looked it up.
+        _forget(run, event.digest)
     if event.result.code == "permission_denied":
         run.barred |= {call.call.name}
 
@@ -291,6 +295,9 @@ def _decided(state: Conversation, event: Decided) -> None:
     if event.approve:
         call.phase, call.digest = "approved", event.digest
         call.arguments = event.arguments or call.arguments
+        if call.effect == "write":
+            # From now on this is what an equal write finds, also under the form that a person gave it.
+            run.intents.setdefault(call.digest, call)
         return
     if host:
         run.refused_hosts |= {host}
@@ -314,12 +321,18 @@ def _run_ended(state: Conversation, event: RunEnded) -> None:
 def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:
     if result.code in NEVER_REPLAYED:
         # Nothing happened, and the world may have moved on: the same may be asked for again, as a new
-        # attempt, whether it was edited, or its outcome became known late.
+        # attempt, whether or not it was edited. What another call stands for is not touched.
         for digest in {call.digest, call.asked_digest}:
-            run.conflicts[digest] += run.intents.pop(digest, None) is not None
+            if run.intents.get(digest) is call:
+                _forget(run, digest)
     call.phase, call.result = "answered", result
     if strikes and run.limit is None:
         run.limit, run.limit_position = strikes, call.position
+
+
+def _forget(run: RunState, digest: str) -> None:
+    del run.intents[digest]
+    run.conflicts[digest] += 1
 
 
 def _close_reply(state: Conversation, run: RunState) -> None:

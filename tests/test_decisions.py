@@ -518,6 +518,7 @@ FORGERIES: list[Callable[[list[Any]], object]] = [
     lambda events: events.pop(0),
     lambda events: events[2]["calls"].append(dict(events[2]["calls"][0])),
     lambda events: events[2].update(calls=5),
+    lambda events: events.insert(0, restored("[1e9999]")),
 ]
 
 
@@ -774,6 +775,56 @@ class TestConflict:
         setup.proceed()
         assert sent.calls == [TWO, ONE]
 
+    def test_a_conflict_of_one_call_forgets_no_effect_of_another(self) -> None:
+        state = {"conflicts": 0}
+
+        def check(arguments: dict[str, Any], ctx: Any) -> None:
+            if sent.calls and state["conflicts"] == 0:
+                state["conflicts"] += 1
+                raise ToolError("conflict", "It changed.")
+
+        sent = Counter()
+        tool = make_tool("send", sent, "write", precondition=check)
+        third = asks(call("c", "send", {"text": "Z"}))
+        setup = Setup(asks(call("a", "send", ONE), call("b", "send", TWO)), third, "done", more_tools=[tool])
+        setup.ask()
+        setup.decide(0, arguments={"text": "Z"})
+        with pytest.raises(InvalidEdit, match="waiting"):
+            setup.decide(0, arguments={"text": "Z"})
+        setup.decide(0)
+        run = setup.proceed()
+        assert (run.state, run.pending) == (State.COMPLETED, [])
+        assert sent.calls == [{"text": "Z"}]
+        assert setup.codes() == {"a": "ok", "b": "conflict", "c": "ok"}
+
+    def test_a_late_conflict_makes_room_for_a_new_attempt(self) -> None:
+        release = Event()
+
+        def conflict(_: dict[str, Any]) -> None:
+            release.wait(10)
+            raise ToolError("conflict", "It changed.", current="new")
+
+        sent = Counter(conflict)
+        again = [asks(call(i, "send", ONE)) for i in "vx"]
+        setup = Setup(asks(call("w", "send", ONE)), *again, more_tools=[make_tool("send", sent, "write")])
+        setup.clock.patience_s = AT_ONCE_S
+        setup.ask()
+        setup.decide()
+        real_reply = setup.model.reply
+
+        class Waiting(Scripted):
+            def reply(self, messages: Any, tools: Any, deadline: Any, on_delta: Any = None) -> Reply:
+                release.set()
+                for thread in threading.enumerate():
+                    if thread.name == "glassloop-tool":
+                        thread.join(10)
+                return real_reply(messages, tools, deadline, on_delta)
+
+        setup.agent.model = Waiting()
+        run = setup.proceed()
+        assert setup.codes() == {"w": "outcome_unknown", "v": "conflict"}
+        assert [card.call_id for card in run.pending] == ["x"]
+
     def test_a_busy_moment_is_not_replayed_either(self) -> None:
         setup = Setup(asks(call("w", "note", ONE)), asks(call("w", "note", ONE)), threads=ToolThreads(0))
         setup.ask()
@@ -828,13 +879,41 @@ class TestLoad:
         assert setup.proceed().state == State.COMPLETED
         assert setup.codes() == {"w": "ok", "s": "cancelled", "l": "cancelled"}
 
-    @pytest.mark.parametrize("forge", range(8))
+    def test_an_approved_sibling_costs_no_time_either(self) -> None:
+        dumped: list[dict[str, Any]] = []
+        setup = Setup(asks(call("w", "send", ONE), call("v", "note", TWO)), "done")
+        setup.rebuild(make_tool("send", Counter(lambda _: dumped.append(setup.agent.dump())), "write"))
+        setup.ask()
+        setup.decide(0)
+        setup.decide(0)
+        setup.proceed()
+        setup.clock.advance(200)
+        setup.note.calls.clear()
+        setup.agent = setup.load(dumped[0], model=Scripted(["done"]), store=MemoryStore())
+        assert [card.call_id for card in setup.run.pending] == ["v"]
+        setup.decide()
+        assert setup.proceed().state == State.COMPLETED
+        assert setup.codes() == {"w": "outcome_unknown", "v": "ok"}
+
+    def test_one_card_loaded_twice_has_one_effect_though_one_is_edited(self) -> None:
+        setup = Setup(asks(call("w", "note", ONE)), "never")
+        setup.ask()
+        data = setup.agent.dump()
+        loaded = [setup.load(data, model=Scripted(["done"])) for _ in range(2)]
+        for agent, edit in zip(loaded, (TWO, None), strict=True):
+            setup.agent = agent
+            setup.decide(arguments=edit)
+        for agent in loaded:
+            agent.proceed()
+        assert setup.note.calls == [TWO]
+
+    @pytest.mark.parametrize("forge", range(9))
     def test_what_no_agent_could_have_appended_is_refused(self, forge: int) -> None:
         setup = Setup(asks(call("l", "look", ONE)), "hello")
         setup.ask()
         data = setup.agent.dump()
         FORGERIES[forge](data["events"])
-        with pytest.raises(ValueError, match=r"damaged|lawful|Message"):
+        with pytest.raises(ValueError, match=r"damaged|lawful|Message|not JSON"):
             setup.load(data)
 
     def test_another_owners_record_is_refused(self) -> None:

@@ -37,7 +37,7 @@ def terminal(*options: str, typed: str = "", **environ: str) -> tuple[int, str, 
         ("y\n", 0, "saved", "not done"),
         ("n\n", 0, "denied", "saved"),
         ("n wrong text\n", 0, "Reason: wrong text", "saved"),
-        ('e\n{"text": "at ten"}\n', 0, "at ten", "not done"),
+        ('e\n{"text": "at ten"}\n', 0, "text at ten", "did not run"),
         ('e\n{"text": 5}\nn\n', 0, "bad_arguments", "saved"),
         ("e\nnonsense\ny\n", 0, "Not valid JSON", "not done"),
         ("maybe\ny\n", 0, "Answer y, n", "not done"),
@@ -152,7 +152,7 @@ def test_any_locale_gets_an_answer(environ: dict[str, str], question: str) -> No
 
 
 @pytest.mark.parametrize(
-    "redirected", ["<&-", "--once 'list files' >/dev/full", "--once 'list files' | true"]
+    "redirected", ["<&-", ">&- --once hello", "--once 'list files' >/dev/full", "--once 'list files' | true"]
 )
 def test_a_stream_that_is_gone_is_no_traceback(redirected: str) -> None:
     command = ["sh", "-c", f"{sys.executable} -m agent {redirected}"]

@@ -240,7 +240,14 @@ _CHARS_A_STEP = 500
 _EACH_ITEM = ("uniqueItems", "propertyNames", *_PLACES)
 _OPEN_FIELDS = ("additionalProperties", "unevaluatedProperties")
 _OPEN_ITEMS = ("items", "contains", "unevaluatedItems")
-_EACH_PART = ("properties", "prefixItems", "dependentSchemas", "dependentRequired", *_LISTS_IN_PLACE)
+_EACH_PART = (
+    "properties",
+    "required",
+    "prefixItems",
+    "dependentSchemas",
+    "dependentRequired",
+    *_LISTS_IN_PLACE,
+)
 
 TOO_COMPLICATED = "The arguments are too complicated to check; send fewer or simpler ones."
 
