@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from decimal import Decimal
+from json.encoder import encode_basestring
 from typing import Any
 
 from agent.limits import Limits
@@ -100,21 +101,24 @@ def digest(tool: str, content: str) -> str:
 
 
 def _with_decimals(value: Any, sort_keys: bool) -> str:
+    """The same by hand, for what the json module cannot write: each number keeps all its digits."""
+    if isinstance(value, str):
+        return encode_basestring(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
     if isinstance(value, dict):
         pairs: list[tuple[str, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
         if sort_keys:
             pairs.sort(key=lambda pair: pair[0])
-        inside = (
-            f"{json.dumps(k, ensure_ascii=False)}:{json_text(v, sort_keys=sort_keys)}" for k, v in pairs
-        )
-        return "{" + ",".join(inside) + "}"
+        texts = (f"{encode_basestring(key)}:{_with_decimals(item, sort_keys)}" for key, item in pairs)
+        return "{" + ",".join(texts) + "}"
     if isinstance(value, list | tuple):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return "[" + ",".join(json_text(item, sort_keys=sort_keys) for item in items) + "]"
-    if isinstance(value, Decimal) and value.is_finite():
-        text = format(value, "f")
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
+        return "[" + ",".join(_with_decimals(item, sort_keys) for item in items) + "]"
+    if type(value) is int:
+        return repr(value)
+    return _encode(value)
 
 
 def _depth(raw: str) -> int:
