@@ -573,6 +573,22 @@ class TestBadArguments:
         setup.decide()
         assert setup.proceed().end_code == "bad_arguments_limit"
 
+    def test_an_approved_call_behind_the_strike_is_judged_again_and_does_not_run(self) -> None:
+        def refuse(_: dict[str, Any]) -> None:
+            raise ToolError("bad_arguments", "No.")
+
+        setup = Setup(
+            asks(call("a", "look", BAD), call("w", "send", ONE), call("v", "note", TWO)),
+            "explained",
+            more_tools=[make_tool("send", Counter(refuse), "write")],
+        )
+        setup.ask()
+        setup.decide(0)
+        setup.decide(0)
+        assert setup.proceed().end_code == "bad_arguments_limit"
+        assert setup.codes() == {"a": "bad_arguments", "w": "bad_arguments", "v": "limit_reached"}
+        assert setup.note.calls == []
+
     def test_a_replay_of_bad_arguments_counts_once(self) -> None:
         setup = Setup(
             asks(call("a", "look", BAD), call("a", "look", BAD), call("l", "look", ONE)),
