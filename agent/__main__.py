@@ -1,6 +1,7 @@
 """The terminal chat: one question, or a conversation, with the whole protocol behind --verbose.
 
-Exit codes: 0 completed, 1 the last run failed, 2 wrong usage or settings, 3 the last run was cancelled.
+Exit codes: 0 completed, 1 the last run failed, 2 wrong usage or settings, or output that cannot be written,
+3 the last run was cancelled.
 """
 
 import argparse

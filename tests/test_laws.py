@@ -4,6 +4,7 @@ import ast
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -80,10 +81,9 @@ def test_law_1_state_is_a_fold_of_the_record() -> None:
             assert folded == setup.agent.state
             self.compared += 1
 
-    log = Refolding("/dev/null")
-    setup = Setup(*BUSY, audit=log)
-    play(setup)
-    log.close()
+    with closing(Refolding("/dev/null")) as log:
+        setup = Setup(*BUSY, audit=log)
+        play(setup)
     assert log.compared == len(setup.agent.events)
     assert setup.agent.state.transcript
 
