@@ -23,7 +23,7 @@ from agent.model.scripted import Scripted
 from agent.record import Approval, RequestSent, State
 from agent.run import Run
 from agent.settings import Settings, SettingsError, build_model, load_settings
-from agent.transcript import ledger, rows, visible
+from agent.timeline import Row, ledger, rows, visible
 from agent.words import ENDS
 from tools.catalog import ALL_TOOLS
 
@@ -198,17 +198,12 @@ class Chat:
         """The timeline from the event with this number on; under a request, the messages new in it."""
         events = run.events
         sent = 0
-        for number, (event, row) in enumerate(zip(events, rows(events), strict=True)):
+        for number, event in enumerate(events if self._verbose else ()):
             messages = self._agent.request_messages(event) if isinstance(event, RequestSent) else []
             new, sent = messages[sent:], max(sent, len(messages))
-            if number < shown or not self._verbose:
-                continue
-            gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
-            parts = [row.kind, row.call_id, row.code]
-            words = [f"{row.source} -> {row.target}", *(_inline(part) for part in parts if part), gates]
-            print("  ".join(filter(None, words)))
-            for text in [row.detail] if row.detail and not new else map(json_text, new):
-                print(_quoted(text))
+            if number >= shown:
+                for row in rows([event]):
+                    _show_row(row, list(map(json_text, new)))
         return len(events)
 
     def _show_end(self, run: Run) -> None:
@@ -225,6 +220,15 @@ class Chat:
             print(f"{run.state} ({run.end_code}). {ENDS[run.end_code]}")
             if cause := _cause(run):
                 print(_quoted(cause))
+
+
+def _show_row(row: Row, messages: Sequence[str]) -> None:
+    gates = " ".join(f"{v.gate}:{v.code or v.outcome}" for v in row.verdicts)
+    parts = [row.kind, row.call_id, row.tool, row.code]
+    words = [f"{row.source} -> {row.target}", *(_inline(part) for part in parts if part), gates]
+    print("  ".join(filter(None, words)))
+    for text in messages or filter(None, [row.detail]):
+        print(_quoted(text))
 
 
 def _cause(run: Run) -> str:

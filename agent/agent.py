@@ -56,8 +56,8 @@ class Agent:
     __slots__ = (
         "_changed",
         "_events",
-        "_first",
         "_owner_hash",
+        "_starts",
         "_worker",
         "audit",
         "clock",
@@ -119,7 +119,7 @@ class Agent:
         self._changed: Condition | None = None
         self.state = Conversation()
         self._events: list[Event] = []
-        self._first = 0
+        self._starts: list[int] = []
         self._worker: object | None = None
 
     # --- what a session does ---
@@ -130,7 +130,7 @@ class Agent:
         Raises `InvalidMessage` (nothing recorded) or `RunActive`. A run that still waits is ended as
         superseded, with every open call answered.
         """
-        text = self._checked(text)
+        text = self.check(text)
         with self.lock:
             if self._worker is not None:
                 raise RunActive
@@ -140,6 +140,18 @@ class Agent:
             self._begin(text)
             token = self._worker = object()
         return self._work(token, on_delta)
+
+    def check(self, text: str) -> str:
+        """Return the message as `ask` would take it, or raise `InvalidMessage`."""
+        if not text.strip():
+            raise InvalidMessage("Write a message first.")
+        if len(text) > self.limits.max_message_chars:
+            raise InvalidMessage(
+                f"The message has {len(text)} characters; at most {self.limits.max_message_chars} fit."
+            )
+        if _surrogates(text):
+            raise InvalidMessage("The message holds a character that is not text.")
+        return text
 
     def proceed(self, on_delta: OnDelta | None = None) -> Run | None:
         """Go on with a run once nothing is pending; otherwise change nothing. Returns the latest run."""
@@ -196,10 +208,11 @@ class Agent:
 
     def stop(self) -> None:
         """End the run now: every open call is answered, and the next `ask` works at once."""
-        with self.lock:
-            self._worker = None
-            if self.state.run and not self.state.run.ended:
-                end(self, self.state.run, State.CANCELLED, "cancelled")
+        self._cancel("cancelled")
+
+    def abandon(self) -> None:
+        """End the run as `stop` does, because nobody watches it any more."""
+        self._cancel("abandoned")
 
     def switch(self, tool: str, *, on: bool) -> None:
         """Switch a tool on or off for this session, a call that waits for a person included."""
@@ -215,7 +228,13 @@ class Agent:
     def run(self) -> Run | None:
         """The latest run, None before the first message."""
         with self.lock:
-            return Run(self, self.state.run.id, self._first) if self.state.run else None
+            return Run(self, self.state.run.id, len(self._starts) - 1) if self.state.run else None
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs of the record, the oldest first."""
+        with self.lock:
+            return [Run(self, self._events[start].run_id, n) for n, start in enumerate(self._starts)]
 
     @property
     def events(self) -> Sequence[Event]:
@@ -235,6 +254,18 @@ class Agent:
         with self.lock:
             view = Window(request.first, request.upto, request.shrunk)
             return wire_messages(self.prompt.text, self.state.transcript, view, request.run_id)
+
+    def request_tools(self, request: RequestSent) -> list[Tool]:
+        """The tools that a request offered, from the switches before it; none with the last of a run."""
+        if request.last_for:
+            return []
+        state = Conversation()
+        for event in self.events:
+            if event is request:
+                break
+            if isinstance(event, ToolSwitched):
+                fold(state, event)
+        return gates.switched_on(self.tools, state, self.policy)
 
     # --- keeping and bringing back ---
 
@@ -286,10 +317,11 @@ class Agent:
             self._changed = self._changed or Condition(self.lock)
             return self._changed
 
-    def events_of(self, run_id: str, first: int) -> list[Event]:
-        """The events of one run, which begins at this place of the record."""
+    def events_of(self, number: int) -> list[Event]:
+        """The events of the run with this number: from its message to the next run's."""
         with self.lock:
-            return [event for event in self._events[first:] if event.run_id == run_id]
+            first, *rest = self._starts[number : number + 2]
+            return self._events[first : rest[0] if rest else None]
 
     def now(self) -> float:
         """Seconds since the epoch that never go back."""
@@ -370,7 +402,7 @@ class Agent:
 
     def _add(self, event: Event) -> None:
         if isinstance(event, UserMessage):
-            self._first = len(self._events)
+            self._starts.append(len(self._events))
         self._events.append(event)
         fold(self.state, event)
 
@@ -385,7 +417,7 @@ class Agent:
         self._take(UserMessage(at=self.now(), run_id=self.new_id("run"), text=text))
 
     def _work(self, token: object, on_delta: OnDelta | None) -> Run:
-        run, first = self.run_state, self._first
+        run, number = self.run_state, len(self._starts) - 1
         try:
             while self._goes_on(token, run, advance(self, run, on_delta)):
                 pass
@@ -401,7 +433,7 @@ class Agent:
             raise
         finally:
             self._release(token)
-        return Run(self, run.id, first)
+        return Run(self, run.id, number)
 
     def _goes_on(self, token: object, run: RunState, moved: bool) -> bool:
         """Whether the thread keeps the run. It looks for cards and lets go under one hold of the lock:
@@ -422,16 +454,11 @@ class Agent:
             if run is self.state.run and not run.ended:
                 end(self, run, state, code)
 
-    def _checked(self, text: str) -> str:
-        if not text.strip():
-            raise InvalidMessage("Write a message first.")
-        if len(text) > self.limits.max_message_chars:
-            raise InvalidMessage(
-                f"The message has {len(text)} characters; at most {self.limits.max_message_chars} fit."
-            )
-        if _surrogates(text):
-            raise InvalidMessage("The message holds a character that is not text.")
-        return text
+    def _cancel(self, code: str) -> None:
+        with self.lock:
+            self._worker = None
+            if self.state.run:
+                self._end_if_current(self.state.run, State.CANCELLED, code)
 
     def _end_if_expired(self, run: RunState) -> None:
         if run.expired and not run.pending and not run.ended:

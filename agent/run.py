@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 class Run:
     """A view of one run: it follows the record, and holds nothing itself."""
 
-    __slots__ = ("_agent", "_first", "id")
+    __slots__ = ("_agent", "_number", "id")
 
-    def __init__(self, agent: "Agent", run_id: str, first: int) -> None:
+    def __init__(self, agent: "Agent", run_id: str, number: int) -> None:
         self._agent = agent
-        self._first = first
+        self._number = number
         self.id = run_id
 
     @property
     def events(self) -> list[Event]:
-        return self._agent.events_of(self.id, self._first)
+        return self._agent.events_of(self._number)
 
     @property
     def state(self) -> State:

@@ -22,12 +22,17 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which model to use. Without `model` there is none, and the caller plays the scripted one."""
+    """Which model to use, and the folder for what the page keeps.
+
+    Without `model` there is none, and the caller plays the scripted one; without `data` it is the
+    folder of that name beside the code.
+    """
 
     base_url: str = "https://api.openai.com/v1"
     api_key: str = field(default="", repr=False)
     model: str = ""
     stream: bool = True
+    data: str = ""
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)

@@ -5,7 +5,7 @@ folds the same events again gets the same state.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -117,6 +117,7 @@ class RunState:
     refused_hosts: frozenset[str] = frozenset()
     in_transcript: bool = True
     expired: bool = False
+    ended_at: float | None = None
     waiting_since: float | None = None
     waited_s: float = 0.0
 
@@ -133,6 +134,7 @@ class RunState:
 
     def elapsed_s(self, now: float) -> float:
         """Seconds that count against the limit: those in which a person was asked do not."""
+        now = now if self.ended_at is None else self.ended_at
         waiting = now - self.waiting_since if self.waiting_since is not None else 0.0
         return now - self.started_at - self.waited_s - waiting
 
@@ -171,6 +173,14 @@ def fold(state: Conversation, event: Event) -> Conversation:
         _close_reply(state, state.run)
         _move(state.run, event)
     return state
+
+
+def replayed(events: Iterable[Event]) -> RunState:
+    """The state of one run after these events, which begin with its message: a fold of its own."""
+    state = Conversation()
+    for event in events:
+        fold(state, event)
+    return _run(state)
 
 
 def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
@@ -316,6 +326,7 @@ def _run_ended(state: Conversation, event: RunEnded) -> None:
     for call_id, result in event.answers:
         _answer(run, run.calls[call_id], result)
     run.state, run.end_code, run.answer = event.state, event.code, event.answer
+    run.ended_at = event.at
 
 
 def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:

@@ -1,17 +1,15 @@
-"""Projections of the record: the wire messages of the next request, and rows for a timeline."""
+"""Projections of the record on the wire: the messages of a request, and what makes them lawful."""
 
 import json
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from agent import record
 from agent.arguments import as_sent, value_of
 from agent.model import Message
-from agent.record import Event, ReplyReceived, UserMessage
+from agent.record import ReplyReceived, UserMessage
 from agent.state import Entry, Exchange
 
 SHRUNK = '{"ok":null,"truncated":true,"note":"left out to save space; ask again if it matters"}'
@@ -19,10 +17,6 @@ MESSAGE_CHARS = 60
 """What a message costs besides its text: role, quotes and brackets, roughly."""
 
 _UNSAFE_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-# Characters that draw nothing although their category says otherwise (fillers, joiners, selectors).
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -196,116 +190,3 @@ def wire_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     """A call as it is sent back, under a name that each server takes; the model's own is in the record."""
     safe = _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
     return {"id": call_id, "type": "function", "function": {"name": safe, "arguments": arguments}}
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """What the program did about one call: the ledger that stands beside what a model says.
-
-    `code` is None where the result is ok. `as_approved` says whether what ran is what a person approved,
-    by the digests; None where nobody was asked, or nothing ran.
-    """
-
-    call_id: str
-    tool: str
-    ran: bool
-    code: str | None
-    as_approved: bool | None = None
-
-
-def ledger(events: Iterable[Event]) -> list[Deed]:
-    """One deed a call that was answered, in the order of the answers."""
-    deeds: list[Deed] = []
-    approved: dict[str, str] = {}
-    for event in events:
-        match event:
-            case record.Decided(approve=True):
-                approved[event.call_id] = event.digest
-                continue
-            case record.CallFinished() | record.CallAnswered() | record.ApprovalExpired():
-                answers = [(event.call_id, event.result)]
-            case record.Decided(result=result) if result:
-                answers = [(event.call_id, result)]
-            case record.RunEnded():
-                answers = list(event.answers)
-            case _:
-                continue
-        same = None
-        if isinstance(event, record.CallFinished) and event.call_id in approved:
-            same = event.executed_digest == approved[event.call_id]
-        ran = isinstance(event, record.CallFinished)
-        deeds += [Deed(call_id, result.tool_name, ran, result.code, same) for call_id, result in answers]
-    return deeds
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a timeline. Lanes are you, program, model and tool; `detail` is text to show as text."""
-
-    at: float
-    source: str
-    target: str
-    kind: str
-    call_id: str | None = None
-    detail: str = ""
-    code: str | None = None
-    verdicts: tuple[record.Verdict, ...] = ()
-
-
-def rows(events: Iterable[Event]) -> Iterator[Row]:
-    """The timeline of these events: one row each."""
-    return map(_row, events)
-
-
-def _row(event: Event) -> Row:
-    match event:
-        case record.UserMessage():
-            return Row(event.at, "you", "program", event.kind, detail=event.text)
-        case record.RequestSent():
-            detail = f"request {event.number}, transcript entries {event.first} to {event.upto}"
-            return Row(event.at, "program", "model", event.kind, detail=detail, code=event.last_for)
-        case record.RequestFailed():
-            return Row(event.at, "model", "program", event.kind, detail=event.message, code=event.code)
-        case record.ReplyReceived():
-            asked = [f"{call.name}({call.arguments or ''})" for call in event.calls]
-            detail = "; ".join([*filter(None, [event.text or event.refusal]), *asked, *event.notes])
-            return Row(event.at, "model", "program", event.kind, detail=detail, code=event.finish_reason)
-        case record.CallAnswered() | record.CallFinished():
-            verdicts = event.verdicts
-            source = "tool" if isinstance(event, record.CallFinished) else "program"
-            text = event.result.error.message if event.result.error else event.result.data or ""
-            return Row(
-                event.at, source, "program", event.kind, event.call_id, text, event.result.code, verdicts
-            )
-        case record.ApprovalRequested():
-            text = f"{event.approval.preview} {event.approval.canonical}"
-            return Row(event.at, "program", "you", event.kind, event.call_id, text, None, event.verdicts)
-        case record.Judging():
-            detail = event.arguments or ""
-            return Row(event.at, "program", "tool", event.kind, event.call_id, detail, None, event.verdicts)
-        case record.Decided():
-            word = "approved" if event.approve else "denied"
-            detail = word + (f": {event.reason}" if event.reason else "")
-            return Row(event.at, "you", "program", event.kind, event.call_id, detail)
-        case record.ApprovalExpired():
-            return Row(event.at, "program", "program", event.kind, event.call_id, code="expired")
-        case record.RunEnded():
-            return Row(event.at, "program", "you", event.kind, code=event.code)
-        case record.ToolSwitched():
-            return Row(
-                event.at, "you", "program", event.kind, detail=f"{event.tool} {'on' if event.on else 'off'}"
-            )
-        case _:
-            return Row(event.at, "program", "program", event.kind)
-
-
-def visible(text: str) -> str:
-    """A stranger's text made inert for a terminal or a card: hidden and control characters as escapes."""
-    return "".join(c if c in "\n\t" or not _hidden(c) else c.encode("unicode_escape").decode() for c in text)
-
-
-def _hidden(character: str) -> bool:
-    return (
-        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        or _UNSEEN.match(character) is not None
-    )

@@ -1,10 +1,13 @@
 """What tests share: a clock that tests move, tools that only count, and short ways to script a model."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from agent import Agent, Limits, Run
 from agent.model.scripted import Scripted, Step
@@ -14,6 +17,18 @@ from tools.base import JsonValue, Tool, ToolContext
 START_S = 1_790_000_000.0
 PATIENCE_S = 5.0
 AT_ONCE_S = 0.05
+
+
+T = TypeVar("T")
+
+
+def require(found: T | None, what: str) -> T:
+    """What a test cannot do without: it is skipped where that is missing, and fails with CI=true."""
+    if found:
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must not skip: {what}", pytrace=False)
+    pytest.skip(what)
 
 
 class FakeClock:

@@ -100,10 +100,10 @@ def test_a_wrong_setting_is_one_sentence(environ: dict[str, str], code: int, say
 def test_verbose_shows_each_request_message_and_gate() -> None:
     _, out, _ = terminal("--once", NOTE, "--verbose", typed="y\n")
     for shown in (
-        "request_sent",
+        "program -> model  request",
         '"role":"user"',
         "approval:write",
-        "decided",
+        "you -> program  approved",
         "execute:pass",
         '"role":"tool"',
     ):

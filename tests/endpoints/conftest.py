@@ -4,22 +4,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.endpoints.server import AIMOCK_SCRIPT, Aimock, Endpoint, Llmock, free_port, running
-
-T = TypeVar("T")
-
-
-def require(found: T | None, what: str) -> T:
-    """What a test cannot do without: it is skipped where that is missing, and fails with CI=true."""
-    if found:
-        return found
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must not skip: {what}", pytrace=False)
-    pytest.skip(what)
+from tests.support import require
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,137 @@
+"""The page: draws what there is, then follows the run while it works. It decides nothing."""
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from agent.ui import card, chat, inspector
+from agent.ui.inspector import Choice
+from agent.ui.services import services
+from agent.ui.session import Notice, Session, Sight
+from agent.ui.sidebar import draw_sidebar, first_model
+from agent.ui.style import CSS
+from agent.ui.texts import ENGLISH, Texts
+from tools.catalog import ALL_TOOLS
+
+LOOK_S = 0.5
+"""How often the clock is drawn anew while nothing happens."""
+
+FRAME_S = 0.05
+"""Between two drawings at least: a model may write faster than anybody reads."""
+
+CONVERSATION_PX = 600
+"""Where the style sheet does not fit it to the window."""
+
+SETTLE_S = 0.05
+"""A run that is over at once is drawn once, and not first as one that works."""
+
+
+def draw() -> None:
+    """Draw the page for the browser session of this script run."""
+    t = ENGLISH
+    st.set_page_config(page_title=t.title, page_icon="🔍", layout="wide")
+    st.html(CSS)
+    session = _session()
+    session.seen()
+    session.settle(SETTLE_S)
+    draw_sidebar(session, t)
+    left, right = st.columns([11, 10], gap="large")
+    with left, st.container(key="left"):
+        # It scrolls by itself, so that a card under it is in sight, and no model's text is beside it.
+        with st.container(key="conversation", height=CONVERSATION_PX, border=False, autoscroll=True):
+            chat.draw_earlier(session, t)
+            live = st.empty()
+            _draw_live(session, live, t)
+        with st.container(key="cards"):
+            card.draw_cards(session, t)
+        _draw_notice(session, t)
+    with st.bottom:
+        _draw_input(session, t)
+    with right, st.container(key="protocol"):
+        choice = inspector.draw_choice(session, t)
+        shown = st.empty()
+        if choice:
+            with shown.container():
+                inspector.draw_run(session, choice, t)
+    _follow(session, live, shown, choice, t)
+
+
+def draw_failure(_: Exception) -> bool:
+    """What stands in place of a page that could not be drawn. True: nothing of the exception is shown."""
+    st.error(ENGLISH.failed_draw)
+    return True
+
+
+def _session() -> Session:
+    """The session that this browser session owns; made at its first script run."""
+    if "session" not in st.session_state:
+        st.session_state["session"] = Session(services(), first_model(), ALL_TOOLS)
+    session: Session = st.session_state["session"]
+    return session
+
+
+def _draw_live(session: Session, live: DeltaGenerator, t: Texts) -> None:
+    """The latest run, or what can be asked at first."""
+    with live.container():
+        run = session.agent.run
+        if run is None and not session.working:
+            chat.draw_welcome(session, t)
+        elif run:
+            chat.draw_run(run.events, session.said, t)
+
+
+def _draw_notice(session: Session, t: Texts) -> None:
+    if session.notice:
+        st.warning(_told(session.notice, t))
+
+
+def _told(notice: Notice, t: Texts) -> str:
+    match notice.kind:
+        case "refused":
+            return t.refused.format(sentence=notice.sentence)
+        case "busy":
+            return t.busy
+        case "card_closed":
+            return t.card_closed
+        case "going_down":
+            return t.going_down
+
+
+def _draw_input(session: Session, t: Texts) -> None:
+    """The message box, disabled with its reason while a run is open, and then the way to stop it."""
+    key = f"message_{session.id}"
+    if session.draft is not None:
+        st.session_state[key], session.draft = session.draft, None
+    is_open = session.open()
+    placeholder = (t.input_working if session.working else t.input_waiting) if is_open else t.ask_here
+    with st.container(horizontal=True, vertical_alignment="center", key="input"):
+        st.chat_input(placeholder, key=key, disabled=is_open, on_submit=_ask, args=(session, key))
+        if is_open:
+            st.button(t.stop, key="stop", icon=":material/stop_circle:", on_click=session.stop)
+
+
+def _ask(session: Session, key: str) -> None:
+    text = st.session_state[key]
+    if text:
+        session.ask(text)
+
+
+def _follow(
+    session: Session,
+    live: DeltaGenerator,
+    shown: DeltaGenerator,
+    choice: Choice | None,
+    t: Texts,
+) -> None:
+    """Draw what changes while a worker is at the run. Ending this at any call loses nothing."""
+    if not session.working:
+        return
+    sight: Sight | None = None
+    while session.working:
+        session.seen()
+        before, sight = sight, session.wait(sight, LOOK_S)
+        _draw_live(session, live, t)
+        if choice and (before is None or before.events != sight.events or before == sight):
+            with shown.container():
+                inspector.draw_run(session, choice, t)
+        session.settle(FRAME_S)
+    st.rerun()
