@@ -80,7 +80,7 @@ def _asked(card: Approval, marks: Mapping[str, int], t: Texts) -> str:
 def _time_left(left_s: float, t: Texts) -> str:
     minutes, seconds = divmod(max(0, int(left_s)), 60)
     text = t.expires_in.format(minutes=minutes, seconds=seconds) if left_s > 0 else t.expired
-    return f'<div class="gl-left" role="timer">{escape(text)}</div>'
+    return f'<div class="gl-time" role="timer">{escape(text)}</div>'
 
 
 def _fault(sentence: str) -> str:

@@ -12,7 +12,7 @@ from agent.arguments import json_text
 from agent.record import Event, ReplyReceived, RequestFailed, RequestSent
 from agent.run import Run
 from agent.state import RunState, replayed
-from agent.timeline import ahead, judged, ledger, numbered, rows, visible
+from agent.timeline import Lane, Row, RowKind, ahead, judged, ledger, numbered, rows, visible
 from agent.ui import protocol
 from agent.ui.session import Session
 from agent.ui.texts import Texts
@@ -32,7 +32,7 @@ def draw_choice(session: Session, t: Texts) -> Choice | None:
     """The widgets of the column, drawn once in a script run; None before the first message."""
     runs = session.agent.runs
     if not runs:
-        st.html(f'<div class="gl-none">{escape(t.nothing_yet)}</div>')
+        st.html(f'<div class="gl-none">{escape(t.nothing_yet)}</div>' + _example(t))
         return None
     run = runs[_choose_run(session, len(runs), t) - 1]
     views = [t.view_sequence, t.view_gates, t.view_wire, t.view_ledger]
@@ -50,6 +50,23 @@ def draw_choice(session: Session, t: Texts) -> Choice | None:
         key=f"step_{run.id}_{steps}",
     )
     return Choice(run, view, step or 0, st.toggle(t.show_all, key="whole"))
+
+
+def _example(t: Texts) -> str:
+    """A run with one approval as it could go: an empty page shows who asks whom."""
+    request = RequestSent(at=0.0, run_id="", number=1, first=0, upto=1, shrunk=0)
+    steps: tuple[tuple[RowKind, Lane, Lane], ...] = (
+        ("message", "you", "program"),
+        ("request", "program", "model"),
+        ("asks", "model", "program"),
+        ("approval", "program", "you"),
+        ("approved", "you", "program"),
+        ("runs", "program", "tools"),
+        ("result", "tools", "program"),
+        ("says", "model", "program"),
+    )
+    example = [Row(request, kind, source, target, "c", "write_note") for kind, source, target in steps]
+    return protocol.sequence([], example, {"c": 1}, t, {})
 
 
 def _choose_run(session: Session, count: int, t: Texts) -> int:

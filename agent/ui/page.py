@@ -1,5 +1,9 @@
 """The page: draws what there is, then follows the run while it works. It decides nothing."""
 
+import logging
+import traceback
+from pathlib import Path
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -11,6 +15,8 @@ from agent.ui.sidebar import draw_sidebar, first_model
 from agent.ui.style import CSS
 from agent.ui.texts import ENGLISH, Texts
 from tools.catalog import ALL_TOOLS
+
+_LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """How often the clock is drawn anew while nothing happens."""
@@ -26,8 +32,22 @@ SETTLE_S = 0.05
 
 
 def draw() -> None:
-    """Draw the page for the browser session of this script run."""
-    t = ENGLISH
+    """Draw the page for the browser session of this script run; a fault of our own is one sentence."""
+    try:
+        _draw(ENGLISH)
+    except Exception as fault:  # noqa: BLE001
+        draw_failure(fault)
+
+
+def draw_failure(fault: Exception) -> bool:
+    """Say that the page could not be drawn. True: nothing of the exception itself is shown or logged."""
+    place = traceback.extract_tb(fault.__traceback__)[-1]
+    _LOG.error("%s in %s, line %s", type(fault).__name__, Path(place.filename).name, place.lineno)
+    st.error(ENGLISH.failed_draw)
+    return True
+
+
+def _draw(t: Texts) -> None:
     st.set_page_config(page_title=t.title, page_icon="🔍", layout="wide")
     st.html(CSS)
     session = _session()
@@ -53,12 +73,6 @@ def draw() -> None:
             with shown.container():
                 inspector.draw_run(session, choice, t)
     _follow(session, live, shown, choice, t)
-
-
-def draw_failure(_: Exception) -> bool:
-    """What stands in place of a page that could not be drawn. True: nothing of the exception is shown."""
-    st.error(ENGLISH.failed_draw)
-    return True
 
 
 def _session() -> Session:

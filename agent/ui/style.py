@@ -64,7 +64,7 @@ CSS = (
 .gl-code, .gl-digest { font: 500 12px/1.5 var(--gl-mono); overflow-wrap: anywhere; }
 .gl-digest { white-space: nowrap; }
 .gl-quiet, .gl-none { color: var(--gl-muted); }
-.gl-none { font-size: 13px; line-height: 1.6; }
+.gl-none { margin-bottom: 10px; font-size: 13px; line-height: 1.6; }
 .gl-loud { color: var(--gl-no); font-weight: 700; }
 
 /* the state of the run */
@@ -221,7 +221,7 @@ CSS = (
   margin-left: 8px; padding: 1px 8px; border-radius: 6px; font-size: 12.5px; font-weight: 600;
   color: var(--gl-now); background: var(--gl-now-bg);
 }
-.gl-left {
+.gl-time {
   font-size: 13px; line-height: 1.85; text-align: right; white-space: nowrap; color: var(--gl-muted);
   font-variant-numeric: tabular-nums;
 }
@@ -252,7 +252,7 @@ CSS = (
 /* the page: both columns fit the window and scroll by themselves, so a card is always in sight */
 .stMainBlockContainer { padding-top: 3.5rem; padding-bottom: 1rem; }
 .st-key-conversation, div:has(> .st-key-conversation) { height: auto !important; flex: 0 1 auto !important; }
-.st-key-conversation { max-height: 62dvh; }
+.st-key-conversation { max-height: 62dvh; padding-bottom: 1rem; } /* where Streamlit's last text hangs over */
 .st-key-left:has([class*="st-key-card_"]) .st-key-conversation { max-height: 26dvh; }
 @media (min-width: 641px) {
   .st-key-left { flex: 0 0 auto; max-height: calc(100dvh - 12rem); }
