@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from agent.agent import MAX_REASON_CHARS
 from agent.arguments import BadJson, json_text, parse
@@ -23,23 +24,30 @@ from tools.base import FieldFault, JsonValue
 _PLAIN_NAME = re.compile(r"[A-Za-z]\w{0,60}", re.ASCII)
 
 
-def draw_cards(session: Session, t: Texts) -> None:
-    """One card for each call that waits, in call order."""
+def draw_cards(session: Session, place: DeltaGenerator, t: Texts) -> None:
+    """One card for each call that waits, in call order; where none does, the place is empty at once."""
     run = session.agent.run
-    cards = run.pending if run else []
-    marks = numbered(run.events) if run else {}
-    if len(cards) > 1:
-        st.caption(t.cards.format(count=len(cards)))
-    for card in cards:
-        with st.container(border=True, key=f"card_{card.call_id}"):
-            with st.container(horizontal=True, key=f"head_{card.call_id}"):
-                st.html(_head(card, marks, t))
-                _countdown(session, card, t)
-            st.html(_asked(card, marks, t))
-            if session.editing == card.id:
-                _draw_edit(session, card, t)
-            else:
-                _draw_decision(session, card, t)
+    if run is None or not run.pending:
+        place.empty()
+        return
+    cards, marks = run.pending, numbered(run.events)
+    with place.container(key="cards"):
+        if len(cards) > 1:
+            st.caption(t.cards.format(count=len(cards)))
+        for card in cards:
+            with st.container(border=True, key=f"card_{card.id}"):
+                _draw(session, card, marks, t)
+
+
+def _draw(session: Session, card: Approval, marks: Mapping[str, int], t: Texts) -> None:
+    with st.container(horizontal=True, key=f"head_{card.id}"):
+        st.html(_head(card, marks, t))
+        _countdown(session, card, t)
+    st.html(_asked(card, marks, t))
+    if session.editing == card.id:
+        _draw_edit(session, card, t)
+    else:
+        _draw_decision(session, card, t)
 
 
 def lines(arguments: Mapping[str, JsonValue]) -> str:
@@ -91,7 +99,7 @@ def _draw_decision(session: Session, card: Approval, t: Texts) -> None:
     st.caption(t.runs_exactly)
     st.code(lines(card.arguments), language=None, wrap_lines=True)
     reason = f"reason_{card.id}"
-    with st.container(horizontal=True, key=f"decision_{card.call_id}"):
+    with st.container(horizontal=True, key=f"decision_{card.id}"):
         st.button(
             t.approve,
             key=f"approve_{card.id}",
@@ -126,7 +134,7 @@ def _draw_edit(session: Session, card: Approval, t: Texts) -> None:
     boxes = _boxes(session, card)
     for name, value in boxes.items():
         key = f"edit_{card.id}_{name}"
-        text = st.text_area(f"`{name}`" if name else t.whole_arguments, value=value, key=key) or ""
+        text = st.text_area(name or t.whole_arguments, value=value, key=key) or ""
         if visible(text) != text:
             st.code(visible(text), language=None, wrap_lines=True)
         for problem in fault.fields if fault else ():
@@ -134,7 +142,7 @@ def _draw_edit(session: Session, card: Approval, t: Texts) -> None:
                 st.html(_fault(problem.message))
     if fault and not any(problem.field.split(".")[0] in boxes for problem in fault.fields):
         st.html(_fault(t.not_changed.format(sentence=fault.message)))
-    with st.container(horizontal=True, key=f"edited_{card.call_id}"):
+    with st.container(horizontal=True, key=f"edited_{card.id}"):
         st.button(
             t.approve_edited,
             key=f"approve_edited_{card.id}",

@@ -53,25 +53,27 @@ def _draw(t: Texts) -> None:
     session = _session()
     session.seen()
     session.settle(SETTLE_S)
-    draw_sidebar(session, t)
     left, right = st.columns([11, 10], gap="large")
     with left, st.container(key="left"):
         # It scrolls by itself, so that a card under it is in sight, and no model's text is beside it.
-        with st.container(key="conversation", height=CONVERSATION_PX, border=False, autoscroll=True):
-            chat.draw_earlier(session, t)
-            live = st.empty()
-            _draw_live(session, live, t)
-        with st.container(key="cards"):
-            card.draw_cards(session, t)
+        conversation = st.container(key="conversation", height=CONVERSATION_PX, border=False, autoscroll=True)
+        # What a click changes comes first: a decided card goes at once, and not with the end of the script.
+        card.draw_cards(session, st.empty(), t)
         _draw_notice(session, t)
     with st.bottom:
         _draw_input(session, t)
+    with conversation:
+        earlier, live = st.container(), st.empty()
+        _draw_live(session, live, t)
     with right, st.container(key="protocol"):
         choice = inspector.draw_choice(session, t)
         shown = st.empty()
         if choice:
             with shown.container():
                 inspector.draw_run(session, choice, t)
+    with earlier:
+        chat.draw_earlier(session, t)
+    draw_sidebar(session, t)
     _follow(session, live, shown, choice, t)
 
 

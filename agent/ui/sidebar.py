@@ -105,7 +105,7 @@ def _draw_tools(session: Session, t: Texts) -> None:
     for tool in session.tools:
         key = f"tool_{session.id}_{tool.name}"
         with st.container(key=f"switch_{tool.name}", gap=None):
-            st.toggle(f"`{tool.name}`", value=True, key=key, on_change=_switch, args=(session, tool, key))
+            st.toggle(tool.name, value=True, key=key, on_change=_switch, args=(session, tool, key))
             st.html(f'<div class="gl-small">{escape(_effect(tool, t))}</div>')
 
 

@@ -192,7 +192,10 @@ CSS = (
 }
 
 /* a model's answer: its headings are paragraphs, the host of a link stands behind it */
-.gl-answer { color: var(--gl-ink); font-size: 15px; line-height: 1.6; overflow-wrap: anywhere; }
+.gl-answer {
+  color: var(--gl-ink); font-size: 15px; line-height: 1.6; overflow-wrap: anywhere;
+  contain: paint; /* piled up marks cannot paint over what stands beside it */
+}
 .gl-answer :is(p, ul, ol, pre, blockquote, table) { margin: 0 0 0.7em; }
 .gl-answer > :first-child { margin-top: 0; }
 .gl-answer > :last-child { margin-bottom: 0; }
@@ -204,8 +207,8 @@ CSS = (
   padding: 0.1em 0.35em; border-radius: 5px; color: inherit; background: var(--gl-soft);
   font: 0.9em/1.5 var(--gl-mono);
 }
-.gl-answer pre { padding: 10px 12px; background: var(--gl-soft); border-radius: 8px; overflow-x: auto; }
-.gl-answer pre code { padding: 0; background: none; white-space: pre-wrap; }
+.gl-answer pre { padding: 10px 12px; background: var(--gl-soft); border-radius: 8px; white-space: pre-wrap; }
+.gl-answer pre code { padding: 0; background: none; }
 .gl-answer blockquote { padding: 0 0 0 0.9em; border-left: 3px solid var(--gl-line); color: var(--gl-muted); }
 .gl-answer table { display: block; overflow-x: auto; border-collapse: collapse; }
 .gl-answer :is(th, td) { padding: 4px 10px; border: 1px solid var(--gl-line); text-align: left; }

@@ -57,6 +57,7 @@ class Visitor:
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(site.url)
+        self.page.get_by_test_id("stChatInputTextArea").wait_for()
         self.idle()
 
     def _heard(self, message: ConsoleMessage) -> None:

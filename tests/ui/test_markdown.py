@@ -1,9 +1,12 @@
 """A model's answer as HTML: what loads or acts is not there, what is said is."""
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from agent.ui.markdown import MAX_CHARS, MAX_SIGNS, host_of, to_html
 
+ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "div": {"class", "dir"},
     "span": {"class", "dir"},
@@ -190,6 +194,8 @@ def test_an_image_is_its_alternative_and_the_host(markdown: str, shown: str) -> 
         ("<http://bank.example@evil.example/>", "http://bank.example@evil.example/ (evil.example)"),
         ("<http://a.bank@a/>", "http://a.bank@a/ (a)"),
         ("<http://р.example/>", "http://р.example/ (xn--p1a.example)"),
+        ("<http://xn--e1afmkfd.example/%41>", "http://xn--e1afmkfd.example/%41"),
+        ("[https://h.example/é](https://h.example/é)", "https://h.example/é"),
         ("<http:evil.example/>", "http:evil.example/ (evil.example)"),
         ("<a@h.example>", "a@h.example (no web address)"),
         ("<javascript:alert(1)>", "javascript:alert(1) (no web address)"),
@@ -353,6 +359,25 @@ def test_no_text_takes_long(part: str) -> None:
         began = time.process_time()
         to_html((part * times)[:MAX_CHARS])
         assert time.process_time() - began < 2  # a tenth to a third of that was measured
+
+
+def test_the_first_answers_may_come_at_once() -> None:
+    code = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from agent.ui import markdown
+sys.setswitchinterval(1e-6)
+with ThreadPoolExecutor(4) as pool:
+    for _ in range(200):
+        markdown._parser.cache_clear()
+        markdown._parser()
+        gate = threading.Barrier(4)
+        def first(number):
+            gate.wait()
+            return markdown.to_html("*a* `b`")
+        assert len(set(pool.map(first, range(4)))) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
 FRAGMENTS = (
