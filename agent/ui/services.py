@@ -64,8 +64,9 @@ class Leases:
         for session in self._sessions():
             if session.lapsed(now):
                 session.abandon()
-            if not session.open():
-                with self._changed:
+            # Under one hold of the lock: what begins meanwhile is seen here, or watched after it.
+            with self._changed:
+                if not session.open():
                     self._watched.discard(session)
 
     def end_all(self) -> None:

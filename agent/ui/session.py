@@ -13,7 +13,7 @@ from agent.agent import Agent
 from agent.errors import InvalidEdit, InvalidMessage
 from agent.model import Model
 from agent.record import Approval
-from agent.state import END_STATES
+from agent.state import END_STATES, RunState
 from agent.ui.services import Services
 from tools.base import FieldFault, JsonValue, Tool
 
@@ -78,13 +78,13 @@ class Session:
         self.edit_fault: EditFault | None = None
         self.shown_messages = SHOWN_MESSAGES
         self._services = services
-        self._jobs = 0
-        self._said: tuple[int, str] = (0, "")
+        self._jobs: set[object] = set()
+        self._said: tuple[RunState | None, int, str] = (None, 0, "")
         self._seen_at = services.clock.steady_s()
 
     def anew(self, model: Model) -> "Session":
         """A new conversation of the same owner; the run at hand ends."""
-        self.agent.stop()
+        self.stop()
         return Session(self._services, model, self.tools, self.agent.owner_id)
 
     # --- what a click does ---
@@ -134,7 +134,7 @@ class Session:
     def stop(self) -> None:
         """End the run; every open call is answered, and nothing more of it runs."""
         self.notice = self.editing = None
-        self.agent.stop()
+        self._drop(self.agent.stop)
 
     def show_earlier(self) -> None:
         self.shown_messages += SHOWN_MESSAGES
@@ -143,14 +143,14 @@ class Session:
 
     @property
     def working(self) -> bool:
-        return self._jobs > 0
+        return bool(self._jobs)
 
     @property
     def said(self) -> str:
         """What has arrived of the reply that the model is writing now."""
         with self.agent.lock:
-            run, (number, text) = self.agent.state.run, self._said
-            writing = run and not run.ended and run.reply is None and run.requests == number
+            run, (of, number, text) = self.agent.state.run, self._said
+            writing = run and run is of and not run.ended and run.reply is None and run.requests == number
             return text if writing else ""
 
     def seconds_left(self, card: Approval) -> float:
@@ -187,41 +187,53 @@ class Session:
         return now - self._seen_at > lease_s
 
     def abandon(self) -> None:
-        self.agent.abandon()
+        self._drop(self.agent.abandon)
 
     # --- inside ---
 
     def _submit(self, work: Callable[[], object], *, only_idle: bool = False) -> bool:
         """Hand work to a worker. With `only_idle` it is refused while the run at hand goes on or waits."""
+        self.seen()
+        job = object()
         with self.agent.lock:
             if only_idle and self.open():
                 self.notice = Notice("busy")
                 return False
-            self._jobs += 1
+            self._jobs.add(job)
         self._services.leases.watch(self)
         try:
-            self._services.workers.submit(self._work, work)
+            self._services.workers.submit(self._work, job, work)
         except RuntimeError:  # the pool is shut down
-            self._done()
+            self._done(job)
             self.notice = Notice("going_down")
             return False
         return True
 
-    def _work(self, work: Callable[[], object]) -> None:
+    def _work(self, job: object, work: Callable[[], object]) -> None:
+        """Do what was handed over, unless it was dropped before a worker was free."""
         try:
-            work()
+            if job in self._jobs:
+                work()
         finally:
-            self._done()
+            self._done(job)
 
-    def _done(self) -> None:
+    def _done(self, job: object) -> None:
         with self.agent.lock:
-            self._jobs -= 1
+            self._jobs.discard(job)
+            self.agent.changed.notify_all()
+
+    def _drop(self, end: Callable[[], None]) -> None:
+        """End the run, and wait for no worker: one that is in a call still has nothing more to bring."""
+        with self.agent.lock:
+            self._jobs.clear()
+            end()
             self.agent.changed.notify_all()
 
     def _say(self, text: str) -> None:
         """Take what the model writes while it writes it; each request begins anew."""
         with self.agent.lock:
-            now = self.agent.run_state.requests
-            number, said = self._said
-            self._said = (now, said + text if number == now else text)
+            run = self.agent.run_state
+            of, number, said = self._said
+            goes_on = run is of and run.requests == number
+            self._said = (run, run.requests, said + text if goes_on else text)
             self.agent.changed.notify_all()
