@@ -53,6 +53,7 @@ def _draw(t: Texts) -> None:
     session = _session()
     session.seen()
     session.settle(SETTLE_S)
+    drawn = session.sight()
     left, right = st.columns([11, 10], gap="large")
     with left, st.container(key="left"):
         # It scrolls by itself, so that a card under it is in sight, and no model's text is beside it.
@@ -74,7 +75,9 @@ def _draw(t: Texts) -> None:
     with earlier:
         chat.draw_earlier(session, t)
     draw_sidebar(session, t)
-    _follow(session, live, shown, choice, t)
+    if drawn.working or drawn != session.sight():
+        # What is drawn is of a run at work, though it may be over by now.
+        _follow(session, live, shown, choice, t)
 
 
 def _session() -> Session:
@@ -138,9 +141,10 @@ def _follow(
     choice: Choice | None,
     t: Texts,
 ) -> None:
-    """Draw what changes while a worker is at the run. Ending this at any call loses nothing."""
-    if not session.working:
-        return
+    """Draw what changes while a worker is at the run, and all of it anew after that.
+
+    Ending this at any call loses nothing.
+    """
     sight: Sight | None = None
     while session.working:
         session.seen()

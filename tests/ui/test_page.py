@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from html import unescape
 from itertools import chain
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -17,10 +18,11 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.caching.cache_resource_api import get_resource_cache_stats_provider
 from streamlit.testing.v1 import AppTest
 
-from agent import Agent, Run, State
-from agent.model import Model
+from agent import Agent, Run, State, record
+from agent.limits import Deadline
+from agent.model import Model, OnDelta, Reply, Usage
 from agent.model.scripted import Scripted
-from agent.record import Approval, CallFinished, Decided, Event, RequestSent
+from agent.record import Approval, CallFinished, Decided, RequestSent
 from agent.state import Conversation, RunState
 from agent.ui.services import Services, endpoint, services
 from agent.ui.session import SHOWN_MESSAGES, Session
@@ -355,6 +357,39 @@ def test_a_message_that_is_too_long_stands_in_the_box_again(visit: Visit) -> Non
     assert (len(visit.at.warning), visit.run.state) == (0, State.COMPLETED)
 
 
+class EndsWhileItIsDrawn:
+    """A model that replies once the sidebar asks where it is: what is above has been drawn by then."""
+
+    name = "late"
+
+    def __init__(self) -> None:
+        self.asked, self.let = Event(), Event()
+        self.session: Session | None = None
+
+    def reply(
+        self, messages: object, tools: object, deadline: Deadline, on_delta: OnDelta | None = None
+    ) -> Reply:
+        self.asked.set()
+        assert self.let.wait(TIMEOUT_S)
+        return Reply(text="Here it is.", finish_reason="stop", usage=Usage())
+
+    @property
+    def host(self) -> None:
+        if self.session and self.asked.is_set():
+            self.let.set()
+            self.session.settle(TIMEOUT_S)
+
+
+def test_a_run_that_ends_while_it_is_drawn_is_drawn_to_its_end() -> None:
+    model = EndsWhileItIsDrawn()
+    visit = Visit(model=model)
+    model.session = visit.session
+    visit.ask("late")
+    assert visit.run.state == State.COMPLETED
+    assert "Here it is." in visit.words
+    assert (visit.offers(ENGLISH.stop), visit.at.chat_input[0].disabled) == (False, False)
+
+
 def test_a_stopped_run_says_so_and_the_next_message_works(visit: Visit) -> None:
     visit.click(APPROVAL)
     visit.click(ENGLISH.stop)
@@ -492,7 +527,7 @@ def test_a_long_conversation_is_drawn_in_part(visit: Visit) -> None:
 # --- two sessions -------------------------------------------------------------------------------
 
 ONE, TWO = "canary yellow", "canary mauve"
-OF_A_SESSION = (Event, Run, RunState, Agent, Approval, Session, Conversation)
+OF_A_SESSION = (record.Event, Run, RunState, Agent, Approval, Session, Conversation)
 
 
 def chat(word: str, **settings: Any) -> Visit:
