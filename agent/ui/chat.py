@@ -11,7 +11,7 @@ from agent.run import Run
 from agent.state import RunState, replayed
 from agent.timeline import ledger, numbered, rows, visible
 from agent.ui import protocol
-from agent.ui.markdown import to_html
+from agent.ui.markdown import readable, to_html
 from agent.ui.session import Session
 from agent.ui.texts import Texts
 from agent.words import ENDS
@@ -42,7 +42,7 @@ def draw_run(events: Sequence[Event], writing: str, t: Texts) -> None:
     """One run: what was said in it, what is being written now, and under its end what the program did."""
     for row in rows(events):
         if row.kind == "message":
-            _bubble("user").text(row.detail)
+            _bubble("user").text(readable(row.detail))
         elif row.kind == "says" and row.detail.strip():
             _bubble("assistant").html(to_html(row.detail))
     if writing.strip():

@@ -186,7 +186,11 @@ def _ascii(name: str) -> str:
         return name.encode("ascii", "backslashreplace").decode()
 
 
-def _escaped(text: str) -> str:
+def readable(text: str) -> str:
     """Hidden characters as escapes, but for those that belong to the letter or emoji before them."""
     parts = _BELONGING.split(text)
-    return html.escape("".join(part if at % 2 else visible(part) for at, part in enumerate(parts)))
+    return "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(readable(text))

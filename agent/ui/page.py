@@ -60,11 +60,12 @@ def _draw(t: Texts) -> None:
         conversation = st.container(key="conversation", height=CONVERSATION_PX, border=False, autoscroll=True)
         # What a click changes comes first: a decided card goes at once, and not with the end of the script.
         card.draw_cards(session, st.empty(), t)
-        _draw_notice(session, t)
+        _draw_notice(session, st.empty(), t)
     with st.bottom:
         _draw_input(session, t)
     with conversation:
-        earlier, live = st.container(), st.empty()
+        earlier = st.container()
+        live = _place_of_latest(session, st.empty(), st.empty())
         _draw_live(session, live, t)
     with right, st.container(key="protocol"):
         choice = inspector.draw_choice(session, t)
@@ -88,6 +89,13 @@ def _session() -> Session:
     return session
 
 
+def _place_of_latest(session: Session, odd: DeltaGenerator, even: DeltaGenerator) -> DeltaGenerator:
+    """Where the latest run is drawn, in turn: what is drawn over keeps its rest until the script ends."""
+    place, other = (odd, even) if len(session.agent.runs) % 2 else (even, odd)
+    other.empty()
+    return place
+
+
 def _draw_live(session: Session, live: DeltaGenerator, t: Texts) -> None:
     """The latest run, or what can be asked at first."""
     with live.container():
@@ -98,9 +106,9 @@ def _draw_live(session: Session, live: DeltaGenerator, t: Texts) -> None:
             chat.draw_run(run.events, session.said, t)
 
 
-def _draw_notice(session: Session, t: Texts) -> None:
+def _draw_notice(session: Session, place: DeltaGenerator, t: Texts) -> None:
     if session.notice:
-        st.warning(_told(session.notice, t))
+        place.warning(_told(session.notice, t))
 
 
 def _told(notice: Notice, t: Texts) -> str:
