@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from threading import Barrier, Event, Thread
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from agent.record import Approval, CallFinished, Decided, RunEnded, UserMessage
 from agent.run import Run
 from agent.transcript import check_pairing
 from agent.ui.services import Leases, build_services
-from agent.ui.session import LEASE_S, SHOWN_MESSAGES, WAITING_LEASE_S, Notice, Session
+from agent.ui.session import LEASE_S, SHOWN_MESSAGES, WAITING_LEASE_S, Notice, Session, Sight
 from tests.support import Counter, FakeClock, asks, call, make_tool
 from tests.ui.reach import changeable, reachable
 from tools.base import JsonValue, Tool, ToolContext
@@ -68,9 +69,18 @@ class Writing:
 
 
 class Desk:
-    """A session over a script, on a clock that stands still, with tools that count: note (write), look."""
+    """A session over a script, on a clock that stands still: note (write) counts, look (read) waits.
 
-    def __init__(self, *steps: Step, model: Model | None = None, door: Door | None = None) -> None:
+    `door` is passed by each look, `judging` by the judging of a note with the text B.
+    """
+
+    def __init__(
+        self,
+        *steps: Step,
+        model: Model | None = None,
+        door: Door | None = None,
+        judging: Door | None = None,
+    ) -> None:
         def look(arguments: dict[str, Any], ctx: ToolContext) -> JsonValue:
             if door:
                 door.pass_through()
@@ -79,7 +89,14 @@ class Desk:
         self.clock = FakeClock(PATIENCE_S)
         self.services = build_services(self.clock)
         self.note = Counter()
-        tools = (make_tool("note", self.note, "write"), make_tool("look", look, "read"))
+        note = make_tool("note", self.note, "write")
+
+        def validate(arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+            if judging and arguments == B:
+                judging.pass_through()
+            return note.validate(arguments)
+
+        tools = (replace(note, validator=validate), make_tool("look", look, "read"))
         self.scripted = Scripted(steps)
         self.session = Session(self.services, model or self.scripted, tools)
 
@@ -140,7 +157,7 @@ def at_once(*deeds: Callable[[], None]) -> None:
         barrier.wait(PATIENCE_S)
         deed()
 
-    threads = [Thread(target=do, args=(deed,)) for deed in deeds]
+    threads = [Thread(target=do, args=(deed,), daemon=True) for deed in deeds]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -265,6 +282,24 @@ def test_of_many_decisions_at_once_one_decides(desks: Desks) -> None:
         assert len(decided) == 1
         assert desk.note.calls == [A] * decided[0]
         assert desk.end == (State.COMPLETED, None)
+
+
+def test_a_decision_while_an_edit_is_being_judged_comes_first(desks: Desks) -> None:
+    door = Door()
+    desk = desks(CARD, "done", judging=door)
+    desk.ask()
+    card = desk.cards[0]
+
+    def deny() -> None:
+        assert door.reached.wait(PATIENCE_S)
+        desk.session.decide(card, approve=False)
+        assert desk.session.notice is None
+        door.opened.set()
+
+    at_once(lambda: desk.session.decide(card, approve=True, arguments=B), deny)
+    desk.settle()
+    assert desk.session.notice == Notice("card_closed")
+    assert ([event.approve for event in desk.kinds(Decided)], desk.note.calls) == ([False], [])
 
 
 def test_a_denial_takes_its_reason_along(desks: Desks) -> None:
@@ -488,8 +523,10 @@ def test_an_observer_wakes_at_each_piece_and_at_the_end(desks: Desks) -> None:
     assert door.reached.wait(PATIENCE_S)
     sight = desk.session.sight()
     assert desk.session.wait(sight, 0.0) == sight
-    door.opened.set()
-    grown = desk.session.wait(sight, PATIENCE_S)
+    seen: list[Sight] = []
+    # Much longer than `at_once` waits: only what wakes it brings it back in time.
+    at_once(lambda: seen.append(desk.session.wait(sight, 10 * PATIENCE_S)), door.opened.set)
+    (grown,) = seen
     assert (grown.said, grown.working) == (2, True)
     assert later.reached.wait(PATIENCE_S)
     later.opened.set()
