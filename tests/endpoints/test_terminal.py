@@ -59,7 +59,7 @@ def test_verbose_shows_the_protocol_and_never_the_key(endpoint: Endpoint) -> Non
     endpoint.play("note my flight")
     done = ask(endpoint, "y\n", "--verbose")
     assert done.returncode == 0
-    for part in ("request_sent", "reply_received", "approval_requested", "decided", "call_finished"):
+    for part in ("model  request", "program  asks", "you  approval", "program  approved", "program  result"):
         assert part in done.stdout
     assert KEY not in done.stdout + done.stderr
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -340,7 +341,13 @@ def test_without_a_running_streamlit_it_is_not_ready() -> None:
         "query_string": b"",
         "headers": [],
     }
-    asyncio.run(Starlette(routes=routes())(scope, receive, send))
+
+    async def ask() -> None:
+        await Starlette(routes=routes())(scope, receive, send)
+
+    # In a thread: beside the tests in a browser this one already has a loop that runs.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, ask()).result()
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"]) == {"ready": False}
 
