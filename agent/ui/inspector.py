@@ -124,6 +124,8 @@ def _draw_step(session: Session, events: Sequence[Event], choice: Choice, t: Tex
         st.caption(t.nothing_yet)
         return
     st.caption(t.request_sent)
+    if request.last_for:
+        st.caption(t.final_request.format(code=request.last_for))
     messages = session.agent.request_messages(request)
     tools = session.agent.request_tools(request)
     if choice.whole:

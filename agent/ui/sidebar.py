@@ -68,7 +68,8 @@ def _draw_model(session: Session, t: Texts) -> None:
         args=(session, real, t),
         disabled=len(choices) == 1,
     )
-    st.html(f'<div class="gl-small">{_who(session.model, t)}</div>')
+    hint = f" {escape(t.begins_anew)}" if len(choices) > 1 else ""
+    st.html(f'<div class="gl-small">{_who(session.model, t)}{hint}</div>')
 
 
 def _choose(session: Session, real: Model | None, t: Texts) -> None:

@@ -18,8 +18,6 @@ class Texts:
     failed_draw: str = "This page could not be drawn. Reload it; what ran has run, nothing runs again."
 
     # the chat column
-    you: str = "You"
-    model: str = "Model"
     show_earlier: str = "Show earlier messages"
     welcome: str = (
         "The model may only ask for tools. A program judges each call, you decide what changes data."
@@ -34,10 +32,8 @@ class Texts:
     ask_here: str = "Write a message"
     input_working: str = "Wait for the run to end, or stop it"
     input_waiting: str = "Decide above first, or stop the run"
-    working: str = "The run goes on."
     stop: str = "Stop"
     new_conversation: str = "New conversation"
-    cut: str = "The answer was cut off here."
     busy: str = "The message was not sent: a run is still open. It stands in the box again."
     refused: str = "The message was not sent: {sentence} It stands in the box again."
     card_closed: str = "This card was decided before, or is no longer open. The first decision counts."

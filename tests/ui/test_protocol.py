@@ -4,7 +4,7 @@ import re
 import string
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
@@ -491,3 +491,9 @@ def test_the_theme_of_the_page_has_the_same_colours() -> None:
         assert own["secondaryBackgroundColor"] == PALETTE["soft"][n]
         assert own["textColor"] == PALETTE["ink"][n]
         assert own["borderColor"] == PALETTE["line"][n]
+
+
+def test_every_text_of_the_catalogue_is_drawn_somewhere() -> None:
+    code = "".join(p.read_text() for p in (ROOT / "agent" / "ui").glob("*.py") if p.name != "texts.py")
+    drawn = set(re.findall(r"\b(?:t|ENGLISH)\.([a-z_]+)", code))
+    assert {field.name for field in fields(ENGLISH)} - drawn == set()
