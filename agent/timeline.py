@@ -258,18 +258,33 @@ def _answers(event: Event) -> Sequence[tuple[str, record.ToolResult]]:
 # --- inert text ---------------------------------------------------------------------------------
 
 # Characters that draw nothing although their category says otherwise (fillers, joiners, selectors).
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
 
+# More marks than any script puts on one letter; piled up higher they paint over what stands around them.
+MAX_MARKS = 4
+
+
 def visible(text: str) -> str:
     """A stranger's text made inert for a terminal or a card: hidden and control characters as escapes."""
-    return "".join(c if c in "\n\t" or not _hidden(c) else c.encode("unicode_escape").decode() for c in text)
+    return "".join(_shown(text))
 
 
-def _hidden(character: str) -> bool:
-    return (
-        unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        or _UNSEEN.match(character) is not None
-    )
+def _shown(text: str) -> Iterator[str]:
+    marks = 0
+    for character in text:
+        if character in "\n\t" or (character.isascii() and character.isprintable()):
+            marks = 0
+            yield character
+            continue
+        category = unicodedata.category(character)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        hidden = category in _HIDDEN or _UNSEEN.match(character) is not None
+        yield escaped(character) if hidden or marks > MAX_MARKS else character
+
+
+def escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()

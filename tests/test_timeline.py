@@ -4,7 +4,7 @@ import pytest
 
 from agent.gates import GATES
 from agent.state import replayed
-from agent.timeline import ahead, judged, ledger, numbered, rows, visible
+from agent.timeline import MAX_MARKS, ahead, judged, ledger, numbered, rows, visible
 from tests.support import Setup, asks, call
 
 NOTE = call("p1", "note", {"text": "tea"})
@@ -201,6 +201,12 @@ def test_the_tools_of_a_request_are_those_that_were_on() -> None:
     first, second = (event for event in setup.agent.events if event.kind == "request_sent")
     names = [[tool.name for tool in setup.agent.request_tools(event)] for event in (first, second)]  # pyright: ignore[reportArgumentType]
     assert names == [["note", "look", "add"], ["look", "add"]]
+
+
+def test_marks_do_not_pile_up() -> None:
+    piled = "a" + "\u0300" * 70
+    assert visible(piled) == "a" + "\u0300" * MAX_MARKS + "\\u0300" * (70 - MAX_MARKS)
+    assert visible("ở ấ נִּ ที่") == "ở ấ נִּ ที่"
 
 
 def test_hidden_characters_are_seen() -> None:

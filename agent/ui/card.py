@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
+from unicodedata import bidirectional
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -15,7 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 from agent.agent import MAX_REASON_CHARS
 from agent.arguments import BadJson, json_text, parse
 from agent.record import Approval
-from agent.timeline import numbered, visible
+from agent.timeline import escaped, numbered, visible
 from agent.ui import protocol
 from agent.ui.session import EditFault, Session
 from agent.ui.texts import Texts
@@ -55,13 +56,21 @@ def lines(arguments: Mapping[str, JsonValue]) -> str:
     return visible("\n".join(f"{name}: {json_text(value)}" for name, value in arguments.items()))
 
 
+def _in_order(text: str) -> str:
+    """The same with right-to-left letters as escapes: beside them, numbers are drawn in another order."""
+    return "".join(escaped(c) if bidirectional(c) in ("R", "AL", "AN") else c for c in text)
+
+
 @st.fragment(run_every=1.0)
 def _countdown(session: Session, card: Approval, t: Texts) -> None:
-    """The time that is left. Its ticking tells the program that somebody looks; at its end it draws anew."""
+    """The time that is left. Its ticking tells the program that somebody looks.
+
+    Where the card has expired, or its run was ended meanwhile, the page is drawn anew.
+    """
     session.seen()
-    left = session.seconds_left(card)
+    left, run = session.seconds_left(card), session.agent.run
     st.html(_time_left(left, t), width="content")
-    if left <= 0:
+    if left <= 0 or run is None or card not in run.pending:
         session.go_on()
         st.rerun()
 
@@ -97,7 +106,11 @@ def _fault(sentence: str) -> str:
 
 def _draw_decision(session: Session, card: Approval, t: Texts) -> None:
     st.caption(t.runs_exactly)
-    st.code(lines(card.arguments), language=None, wrap_lines=True)
+    runs = lines(card.arguments)
+    st.code(runs, language=None, wrap_lines=True)
+    if (in_order := _in_order(runs)) != runs:
+        st.caption(t.right_to_left)
+        st.code(in_order, language=None, wrap_lines=True)
     reason = f"reason_{card.id}"
     with st.container(horizontal=True, key=f"decision_{card.id}"):
         st.button(

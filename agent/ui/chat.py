@@ -16,6 +16,7 @@ from agent.ui.session import Session
 from agent.ui.texts import Texts
 from agent.words import ENDS
 
+MAX_DRAWN_CHARS = 20_000
 AVATARS = {"user": ":material/person:", "assistant": ":material/lens_blur:"}
 
 
@@ -43,10 +44,9 @@ def draw_run(events: Sequence[Event], writing: str, t: Texts) -> None:
     for row in rows(events):
         if row.kind == "message":
             _bubble("user").text(readable(row.detail))
-        elif row.kind == "says" and row.detail.strip():
-            _bubble("assistant").html(to_html(row.detail))
-    if writing.strip():
-        _bubble("assistant").html(to_html(writing))
+        elif row.kind == "says":
+            _draw_words(row.detail, t)
+    _draw_words(writing, t)
     run = replayed(events)
     if run.ended:
         st.html(_outcome(run, events, t))
@@ -69,6 +69,16 @@ def _outcome(run: RunState, events: Sequence[Event], t: Texts) -> str:
         f'<span class="gl-code">{escape(run.end_code)}</span> {escape(sentence)}'
         f'<div class="gl-quiet">{escape(visible(cause))}</div></div>{told}'
     )
+
+
+def _draw_words(text: str, t: Texts) -> None:
+    """What a model says, as much of it as a page can hold: the record and the wire have it whole."""
+    if not text.strip():
+        return
+    with _bubble("assistant"):
+        st.html(to_html(text[:MAX_DRAWN_CHARS]))
+        if len(text) > MAX_DRAWN_CHARS:
+            st.caption(t.too_long.format(shown=MAX_DRAWN_CHARS, count=len(text)))
 
 
 def _bubble(name: str) -> DeltaGenerator:

@@ -17,6 +17,8 @@ from agent.ui import protocol
 from agent.ui.session import Session
 from agent.ui.texts import Texts
 
+MAX_DRAWN_CHARS = 200_000
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -129,17 +131,17 @@ def _draw_step(session: Session, events: Sequence[Event], choice: Choice, t: Tex
     messages = session.agent.request_messages(request)
     tools = session.agent.request_tools(request)
     if choice.whole:
-        _draw_json({"messages": messages, "tools": [tool.schema for tool in tools]})
+        _draw_json({"messages": messages, "tools": [tool.schema for tool in tools]}, t)
     else:
         news = messages[_known(session, events, request) :]
         st.caption(t.earlier_messages.format(count=len(messages) - len(news)))
-        _draw_json({"messages": news, "tools": [tool.name for tool in tools]})
+        _draw_json({"messages": news, "tools": [tool.name for tool in tools]}, t)
     st.caption(t.reply_received)
     answer = next((event for event in events[events.index(request) :] if _answers(event)), None)
     if answer is None:
         st.caption(t.reply_missing)
     else:
-        _draw_json(_reply(answer))
+        _draw_json(_reply(answer), t)
 
 
 def _known(session: Session, events: Sequence[Event], request: RequestSent) -> int:
@@ -174,7 +176,10 @@ def _reply(event: Event) -> dict[str, Any]:
     }
 
 
-def _draw_json(value: Any) -> None:
-    """JSON to read: hidden characters as escapes, long lines wrapped."""
+def _draw_json(value: Any, t: Texts) -> None:
+    """JSON to read: hidden characters as escapes, long lines wrapped, and no more than a page can hold."""
     plain = json.loads(json_text(value, sort_keys=False))
-    st.code(visible(json.dumps(plain, indent=2, ensure_ascii=False)), language="json", wrap_lines=True)
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    st.code(visible(text[:MAX_DRAWN_CHARS]), language="json", wrap_lines=True)
+    if len(text) > MAX_DRAWN_CHARS:
+        st.caption(t.too_long.format(shown=MAX_DRAWN_CHARS, count=len(text)))

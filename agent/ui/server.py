@@ -1,6 +1,7 @@
 """What stands around the page: the guard before it, its readiness, and the end of the process."""
 
 import asyncio
+import logging
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -8,10 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import streamlit as st
 from google.protobuf.message import DecodeError
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -20,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import config, runtime
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.runtime import RuntimeState
+from streamlit.web.server.starlette.starlette_websocket import is_host_allowed
 
 from agent.settings import SettingsError, load_settings
 
@@ -34,6 +37,8 @@ _MAX_MESSAGE_BYTES = 1_000_000
 # What the page fetches from Streamlit's own API, which has uploads, counters and the agent API as well.
 _ALLOWED_API = frozenset({"health", "host-config"})
 _API = "/_stcore/"
+_LOGIN = ("/auth/login", "/auth/logout", "/oauth2callback")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 # Styles are inline everywhere. Pictures come from here or not at all: a text of a model or a tool could send
 # away what it knows by naming one.
@@ -76,6 +81,9 @@ def _script_digests() -> list[str]:
 class Guard:
     """Lets through what the page needs, and no more: Streamlit itself obeys any client.
 
+    A socket that another site's page opens is refused before Streamlit sees it, which would first ask the
+    internet for this machine's address.
+
     What is not let through is dropped without an answer, and the connection stays: a browser would meet a
     closed one by connecting and sending again. Where the agent API is on, the process does not start.
     """
@@ -87,6 +95,9 @@ class Guard:
         if scope["type"] == "http":
             app = _NOT_FOUND if _is_closed(scope["path"]) else self._app
             await app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket" and _is_foreign(scope):
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "websocket":
             await self._app(scope, _only_allowed(receive), send)
         elif config.get_option("server.enableAgentApi"):
@@ -114,6 +125,7 @@ def lifespan(close: Callable[[], None]) -> Callable[[st.App], AbstractAsyncConte
 
     @asynccontextmanager
     async def until_shutdown(_: st.App) -> AsyncGenerator[None]:
+        logging.getLogger("streamlit.error_util").addFilter(_never)
         try:
             yield
         finally:
@@ -122,12 +134,37 @@ def lifespan(close: Callable[[], None]) -> Callable[[st.App], AbstractAsyncConte
     return until_shutdown
 
 
+def _never(_: logging.LogRecord) -> bool:
+    """Streamlit logs whole tracebacks, with paths and values; the page has logged its own line by then."""
+    return False
+
+
 _NOT_FOUND = PlainTextResponse("Not Found", 404)
 
 
 def _is_closed(path: str) -> bool:
     _, found, name = path.partition(_API)
-    return bool(found) and name not in _ALLOWED_API
+    return (bool(found) and name not in _ALLOWED_API) or path.endswith(_LOGIN)
+
+
+def _is_foreign(scope: Scope) -> bool:
+    """Whether a page of another site opens this socket; one without an Origin is opened by no page.
+
+    The Origin must be the Host, or a name that the configuration allows: a proxy may change the Host.
+    """
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        parts = urlsplit(origin)
+        name = parts.hostname
+    except ValueError:
+        return True
+    if parts.netloc == headers.get("host"):
+        return False
+    allowed = config.get_option("server.allowedHosts") and is_host_allowed(parts.netloc)
+    return not allowed or name in _LOOPBACK
 
 
 def _with_headers(send: Send) -> Send:

@@ -24,6 +24,9 @@ WAITING_LEASE_S = 120.0
 """The same while a person is asked: browsers let a hidden tab look only once a minute."""
 
 
+MAX_AT_WORK = 3
+"""Workers that one conversation may hold: one that was stopped in a call stays there until its deadline."""
+
 SHOWN_MESSAGES = 30
 """Drawn at once, and more with each "show earlier". The browser is the limit: 500 cost 2 s a click."""
 
@@ -79,6 +82,7 @@ class Session:
         self.shown_messages = SHOWN_MESSAGES
         self._services = services
         self._jobs: set[object] = set()
+        self._at_work = 0
         self._said: tuple[RunState | None, int, str] = (None, 0, "")
         self._seen_at = services.clock.steady_s()
 
@@ -196,10 +200,11 @@ class Session:
         self.seen()
         job = object()
         with self.agent.lock:
-            if only_idle and self.open():
+            if only_idle and (self.open() or self._at_work >= MAX_AT_WORK):
                 self.notice = Notice("busy")
                 return False
             self._jobs.add(job)
+            self._at_work += 1
         self._services.leases.watch(self)
         try:
             self._services.workers.submit(self._work, job, work)
@@ -220,6 +225,7 @@ class Session:
     def _done(self, job: object) -> None:
         with self.agent.lock:
             self._jobs.discard(job)
+            self._at_work -= 1
             self.agent.changed.notify_all()
 
     def _drop(self, end: Callable[[], None]) -> None:

@@ -34,7 +34,10 @@ class Texts:
     input_waiting: str = "Decide above first, or stop the run"
     stop: str = "Stop"
     new_conversation: str = "New conversation"
-    busy: str = "The message was not sent: a run is still open. It stands in the box again."
+    too_long: str = "Shown are the first {shown:,} of {count:,} characters."
+    busy: str = (
+        "The message was not sent: a run is still at work. It stands in the box again; try in a moment."
+    )
     refused: str = "The message was not sent: {sentence} It stands in the box again."
     card_closed: str = "This card was decided before, or is no longer open. The first decision counts."
     going_down: str = "The server is going down and starts nothing new. Reload the page in a moment."
@@ -45,6 +48,7 @@ class Texts:
     risk_write: str = "changes data"
     risk_third_party: str = "sends data away"
     runs_exactly: str = "Exactly this will run, once:"
+    right_to_left: str = "The same in the order in which it runs, right-to-left letters as escapes:"
     expires_in: str = "expires in {minutes}:{seconds:02d}"
     expired: str = "expired"
     card_facts: str = "call {number} of the run · {tool} · digest {digest}"

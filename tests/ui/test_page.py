@@ -390,6 +390,20 @@ def test_a_run_that_ends_while_it_is_drawn_is_drawn_to_its_end() -> None:
     assert (visit.offers(ENGLISH.stop), visit.at.chat_input[0].disabled) == (False, False)
 
 
+def test_an_answer_that_no_page_can_hold_is_drawn_in_part(visit: Visit) -> None:
+    visit = Visit(model=Scripted(['"' * 3_000_000]))
+    visit.ask("go")
+    assert ENGLISH.too_long.format(shown=20_000, count=3_000_000) in visit.words
+    visit.view(ENGLISH.view_wire)
+    assert len(visit.words) < 1_000_000
+
+
+def test_a_card_shows_right_to_left_letters_in_the_order_in_which_they_run(visit: Visit) -> None:
+    visit.ask("note that pay \u05d0\u05d1 100 to 7")
+    assert 'text: "pay \\u05d0\\u05d1 100 to 7"' in [code.value for code in visit.at.code]
+    assert ENGLISH.right_to_left in visit.words
+
+
 def test_a_stopped_run_says_so_and_the_next_message_works(visit: Visit) -> None:
     visit.click(APPROVAL)
     visit.click(ENGLISH.stop)

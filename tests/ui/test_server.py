@@ -5,11 +5,13 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, get_args
 
 import pytest
@@ -17,8 +19,9 @@ from starlette.applications import Starlette
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from agent.ui.server import AGENT_API_REFUSED, routes, security_headers
 from tests.endpoints.server import free_port
@@ -240,6 +243,77 @@ def test_the_signs_of_life_and_the_stop_of_the_page_arrive(page: Served) -> None
         client.until("delta")
         client.send(BackMsg(stop_script=True))
         client.until("script_finished")
+
+
+@contextmanager
+def outside() -> Generator[tuple[str, list[object]]]:
+    """A proxy to nowhere, through which a server would reach the internet; and who asked it."""
+    asked: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, address = listener.accept()
+                    asked.append(address)
+                    connection.close()
+
+        thread = Thread(target=refuse)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(ANSWER_S)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_socket_of_another_sites_page_is_refused_and_nobody_is_asked(
+    tmp_path: Path, guarded: bool
+) -> None:
+    """Streamlit alone refuses it too, once it has asked the internet for this machine's address."""
+    with (
+        outside() as (proxy, asked),
+        serve(write_script(tmp_path, guarded), env={"http_proxy": proxy, "https_proxy": proxy}) as served,
+    ):
+        for origin in (
+            "http://evil.example",
+            "http://localhost:1",
+            f"http://x@127.0.0.1:{served.port}",
+            "null",
+        ):
+            if guarded or origin == "http://evil.example":
+                with pytest.raises(InvalidStatus, match="403"):
+                    connect(f"ws://127.0.0.1:{served.port}/_stcore/stream", origin=Origin(origin), proxy=None)
+        own = Origin(served.url)
+        with connect(f"ws://127.0.0.1:{served.port}/_stcore/stream", origin=own, proxy=None):
+            pass
+        assert bool(asked) is not guarded
+
+
+@pytest.mark.parametrize("path", ["/auth/login", "/auth/logout", "/oauth2callback"])
+def test_there_is_no_login(page: Served, path: str) -> None:
+    assert page.get(path).status == 404
+
+
+def test_a_fault_in_a_callback_is_not_logged_with_its_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    button = 'st.button("x", key="x", on_click=lambda: {}["a secret"])'
+    script.write_text(
+        SCRIPT.replace("GUARD", "middleware=middleware(),").replace("    while", f"    {button}\n    while")
+    )
+    config = tmp_path / ".streamlit"
+    config.mkdir()
+    (config / "config.toml").write_text("[logger]\nenableRich = false\n")
+    with serve(script) as served, session(served) as one:
+        one.send(rerun_script())
+        drawn = [m.delta.new_element.button.id for m in one.until("script_finished") if m.HasField("delta")]
+        state = ClientState()
+        state.widget_states.widgets.add(id=next(filter(None, drawn)), trigger_value=True)
+        one.send(BackMsg(rerun_script=state))
+        one.until("script_finished")
+        one.answers()
+        log = served.log.read_text()
+    assert "a secret" not in log
+    assert "Traceback" not in log
 
 
 def asset(served: Served) -> str:

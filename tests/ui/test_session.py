@@ -19,7 +19,7 @@ from agent.record import Approval, CallFinished, Decided, RunEnded, UserMessage
 from agent.run import Run
 from agent.transcript import check_pairing
 from agent.ui.services import Leases, build_services
-from agent.ui.session import LEASE_S, SHOWN_MESSAGES, WAITING_LEASE_S, Notice, Session, Sight
+from agent.ui.session import LEASE_S, MAX_AT_WORK, SHOWN_MESSAGES, WAITING_LEASE_S, Notice, Session, Sight
 from tests.support import Counter, FakeClock, asks, call, make_tool
 from tests.ui.reach import changeable, reachable
 from tools.base import JsonValue, Tool, ToolContext
@@ -426,6 +426,20 @@ def test_stop_ends_a_run_in_a_call_of_the_model_and_what_it_brings_is_dropped(de
     assert [run.answer for run in desk.session.agent.runs] == [None, "next"]
     assert len(desk.kinds(RunEnded)) == 2
     assert check_pairing(desk.session.agent.messages) == []
+
+
+def test_one_conversation_holds_a_few_workers_at_most(desks: Desks) -> None:
+    """A stopped worker may stay in its call until its deadline: that must not take the others' away."""
+    doors = [Door() for _ in range(MAX_AT_WORK)]
+    desk = desks(model=Writing(*([door, "late"] for door in doors), ["next"]))
+    for door in doors:
+        desk.session.ask("go")
+        assert door.reached.wait(PATIENCE_S)
+        desk.session.stop()
+    desk.session.ask("one more")
+    assert (desk.session.notice, desk.session.draft) == (Notice("busy"), "one more")
+    for door in doors:
+        door.opened.set()
 
 
 def test_stop_before_a_worker_was_free_leaves_nothing_that_begins_later(desks: Desks) -> None:
