@@ -22,6 +22,7 @@ from agent.record import (
     Event,
     MessagesRestored,
     RequestSent,
+    RunRetried,
     State,
     ToolResult,
     ToolSwitched,
@@ -205,6 +206,29 @@ class Agent:
             )
             self._end_if_expired(run)
         return True
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether `retry` would do something: the run failed for want of a reply, and has requests left."""
+        with self.lock:
+            run = self.state.run
+            if run is None or self._worker is not None or not run.can_retry:
+                return False
+            return run.requests < self.limits.max_requests - 1
+
+    def retry(self, on_delta: OnDelta | None = None) -> Run | None:
+        """Send the request again that ended the latest run, and go on with that run.
+
+        Only the request is repeated: no message is added, no tool runs again. The run's time begins anew;
+        what it spent of requests, calls and tokens stays spent. Does nothing unless `can_retry`; returns
+        the latest run.
+        """
+        with self.lock:
+            if not self.can_retry:
+                return self.run
+            self._take(RunRetried(at=self.now(), run_id=self.run_state.id))
+            token = self._worker = object()
+        return self._work(token, on_delta)
 
     def stop(self) -> None:
         """End the run now: every open call is answered, and the next `ask` works at once."""

@@ -171,9 +171,20 @@ class RequestFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunRetried(Event):
+    """A person sends the request again that ended the run: the run goes on, with its time anew."""
+
+    kind = "run_retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyReceived(Event):
-    """A whole reply. `extra`, the JSON text of vendor fields such as reasoning, is echoed within the run
-    and leaves it nowhere."""
+    """A whole reply.
+
+    `extra` is the JSON text of `{"message": vendor fields, "calls": [vendor fields of each call]}`. It is
+    echoed within the run, with `extra_lasts` also after it. Neither it nor `reasoning` is kept anywhere
+    but here: no store, audit or dump has them.
+    """
 
     kind = "reply_received"
     text: str | None
@@ -183,7 +194,9 @@ class ReplyReceived(Event):
     refusal: str | None
     notes: tuple[str, ...]
     elapsed_ms: int
+    reasoning: str | None = None
     extra: str | None = None
+    extra_lasts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

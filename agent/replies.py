@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent.arguments import json_text
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
+from agent.model.wire import Quirk
 from agent.record import ReplyReceived, RequestFailed, ToolCall
 from agent.state import RunState
 
@@ -25,17 +26,20 @@ def received(agent: "Agent", run: RunState, reply: Reply, started: float) -> Rep
     """The event of a whole reply to the request at hand, which went out at `started`."""
     now = agent.now()
     last_for = run.request.last_for if run.request else None
+    calls = name_calls(reply.calls, agent.state.call_ids)
     return ReplyReceived(
         at=now,
         run_id=run.id,
         text=reply.text,
-        calls=name_calls(reply.calls, agent.state.call_ids),
+        calls=calls,
         usage=reply.usage or estimate(agent.state.chars + agent.fixed_chars, reply),
         finish_reason=reply.finish_reason,
         refusal=reply.refusal,
-        notes=reply.notes + dropped(reply, last_for),
+        notes=reply.notes + renamed(calls) + dropped(reply, last_for),
         elapsed_ms=round((now - started) * 1000),
+        reasoning=reply.reasoning,
         extra=extra_text(reply),
+        extra_lasts=reply.extra_lasts,
     )
 
 
@@ -79,8 +83,11 @@ def _ids(given: str | None, taken: int) -> Iterator[str]:
 
 def extra_text(reply: Reply) -> str | None:
     """Vendor fields as text, None where there are none, or where they are no JSON."""
+    calls = [dict(call.extra) for call in reply.calls]
+    if not reply.extra and not any(calls):
+        return None
     try:
-        return json_text(dict(reply.extra), sort_keys=False) if reply.extra else None
+        return json_text({"message": dict(reply.extra), "calls": calls}, sort_keys=False)
     except (TypeError, ValueError, RecursionError):
         return None
 
@@ -93,15 +100,22 @@ def as_text(arguments: str | dict[str, Any] | None) -> str | None:
         return "{nested too deep"
 
 
+def renamed(calls: Sequence[ToolCall]) -> tuple[str, ...]:
+    """The note of an id that was given before, or that is no id."""
+    other = any(call.provider_id is not None and call.id != call.provider_id for call in calls)
+    return (Quirk.ID_TAKEN,) if other else ()
+
+
 def dropped(reply: Reply, last_for: str | None) -> tuple[str, ...]:
     if reply.calls and last_for:
-        return ("calls in the last reply of a run are dropped: no tools were offered",)
+        return (Quirk.CALLS_UNASKED,)
     if reply.calls and reply.finish_reason in ("length", "content_filter"):
-        return (f"calls of a reply that ended with {reply.finish_reason} are not looked at",)
+        return (Quirk.CALLS_CUT,)
     return ()
 
 
 def estimate(sent_chars: int, reply: Reply) -> Usage:
     """Tokens where the server does not say: a server that is silent must not evade the budget."""
-    written = len(reply.text or "") + sum(len(str(call.arguments)) for call in reply.calls)
+    written = len(reply.text or "") + len(reply.reasoning or "")
+    written += sum(len(str(call.arguments)) for call in reply.calls)
     return Usage(sent_chars // CHARS_PER_TOKEN, written // CHARS_PER_TOKEN, estimated=True)

@@ -11,6 +11,7 @@ from agent.record import (
     Event,
     MessagesRestored,
     ReplyReceived,
+    RunRetried,
     State,
     ToolSwitched,
     UserMessage,
@@ -36,6 +37,8 @@ def admissible(agent: "Agent", event: Event) -> bool:
         case ReplyReceived(calls=calls):
             fresh = {call.id for call in calls if call.id} - agent.state.call_ids
             return _goes_on(run, event) and len(fresh) == len(calls)
+        case RunRetried():
+            return run is not None and run.id == event.run_id and run.can_retry
         case _:
             return _goes_on(run, event)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT = "glassloop/1"
+NOT_KEPT = frozenset({"reasoning", "extra", "extra_lasts"})
 DAMAGED = "This saved conversation is damaged."
 
 
@@ -45,9 +46,7 @@ def result_from_json(text: str) -> ToolResult:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    fields = asdict(event)
-    fields.pop("extra", None)
-    return fields
+    return {name: value for name, value in asdict(event).items() if name not in NOT_KEPT}
 
 
 def _event(line: Mapping[str, Any]) -> Event:

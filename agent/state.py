@@ -27,6 +27,7 @@ from agent.record import (
     RequestFailed,
     RequestSent,
     RunEnded,
+    RunRetried,
     State,
     ToolCall,
     ToolResult,
@@ -124,6 +125,13 @@ class RunState:
     @property
     def ended(self) -> bool:
         return self.state in END_STATES
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether the run failed for want of a reply, so that the same request may bring one."""
+        unanswered = self.failed is not None and self.failed.code != "context_overflow"
+        silent = self.end_code == "empty_response"
+        return self.state == State.FAILED and self.limit is None and (unanswered or silent)
 
     def in_phase(self, *phases: str) -> Iterator[CallState]:
         return (call for call in self.current if call.phase in phases)
@@ -329,6 +337,13 @@ def _run_ended(state: Conversation, event: RunEnded) -> None:
     run.ended_at = event.at
 
 
+def _run_retried(state: Conversation, event: RunRetried) -> None:
+    run = _run(state)
+    run.state, run.end_code, run.answer, run.ended_at = State.PLANNING, None, None, None
+    run.failed, run.failed_in_a_row, run.reply = None, 0, None
+    run.started_at, run.waited_s = event.at, 0.0
+
+
 def _answer(run: RunState, call: CallState, result: ToolResult, strikes: str | None = None) -> None:
     if result.code in NEVER_REPLAYED:
         # Nothing happened, and the world may have moved on: the same may be asked for again, as a new
@@ -448,4 +463,5 @@ _FOLDS: Mapping[type[Event], Callable[[Conversation, Any], object]] = {
     Decided: _decided,
     ApprovalExpired: _approval_expired,
     RunEnded: _run_ended,
+    RunRetried: _run_retried,
 }

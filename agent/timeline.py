@@ -20,6 +20,8 @@ RowKind = Literal[
     "message",
     "request",
     "request_failed",
+    "retried",
+    "thinks",
     "says",
     "asks",
     "note",
@@ -75,6 +77,8 @@ def _rows(event: Event) -> Iterator[Row]:
             yield Row(event, "request", "program", "model", code=event.last_for)
         case record.RequestFailed():
             yield Row(event, "request_failed", "model", "program", detail=event.message, code=event.code)
+        case record.RunRetried():
+            yield Row(event, "retried", "you", "program")
         case record.ReplyReceived():
             yield from _of_reply(event)
         case record.Judging():
@@ -109,6 +113,8 @@ def _rows(event: Event) -> Iterator[Row]:
 
 def _of_reply(event: record.ReplyReceived) -> Iterator[Row]:
     """What the model said, what it asked for, and how its reply deviated from the protocol."""
+    if event.reasoning:
+        yield Row(event, "thinks", "model", "model", detail=event.reasoning)
     said = event.refusal or event.text or ""
     if said or not event.calls:
         yield Row(event, "says", "model", "program", detail=said, code=event.finish_reason)

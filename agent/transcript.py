@@ -153,7 +153,8 @@ def _chars(entry: Entry, *, shrunk: bool) -> int:
 
 
 def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: str | None) -> list[Message]:
-    """The messages of a request. Vendor fields of a reply are echoed within its own run only."""
+    """The messages of a request. Vendor fields of a reply are echoed within its own run, and after it
+    where its server wants that."""
     messages: list[Message] = [{"role": "system", "content": prompt}]
     for number in range(view.first, view.upto):
         entry = entries[number]
@@ -161,7 +162,7 @@ def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: s
             case UserMessage():
                 messages.append({"role": "user", "content": entry.text})
             case ReplyReceived():
-                messages.append({"role": "assistant", "content": entry.text, **_echo(entry, run_id)})
+                messages.append({**_echo(entry, run_id)[0], "role": "assistant", "content": entry.text})
             case Exchange():
                 messages.append(_asking(entry, run_id))
                 messages.extend(_answers(entry, number < view.shrunk))
@@ -170,15 +171,19 @@ def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: s
     return messages
 
 
-def _echo(reply: ReplyReceived, run_id: str | None) -> Mapping[str, Any]:
-    return value_of(reply.extra) if reply.extra and reply.run_id == run_id else {}
+def _echo(reply: ReplyReceived, run_id: str | None) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The vendor fields of a message and of each of its calls that go back with them."""
+    if not reply.extra or not (reply.run_id == run_id or (reply.extra_lasts and run_id)):
+        return {}, [dict[str, Any]()] * len(reply.calls)
+    echo = value_of(reply.extra)
+    return echo["message"], echo["calls"]
 
 
 def _asking(entry: Exchange, run_id: str | None) -> Message:
-    pairs = zip(entry.reply.calls, entry.arguments, strict=True)
-    calls = [wire_call(call.id, call.name, arguments) for call, arguments in pairs]
-    content = entry.reply.text or None
-    return {"role": "assistant", "content": content, "tool_calls": calls, **_echo(entry.reply, run_id)}
+    extra, extras = _echo(entry.reply, run_id)
+    parts = zip(entry.reply.calls, entry.arguments, extras, strict=True)
+    calls = [{**more, **wire_call(call.id, call.name, arguments)} for call, arguments, more in parts]
+    return {**extra, "role": "assistant", "content": entry.reply.text or None, "tool_calls": calls}
 
 
 def _answers(entry: Exchange, shrunk: bool) -> Iterator[Message]:

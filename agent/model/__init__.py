@@ -43,12 +43,13 @@ class WireCall:
     """A tool call as the server wrote it: nothing checked, nothing made up.
 
     `provider_id` is None where it was missing or blank; `arguments` is the server's text, an object
-    that the server sent in place of a text, or None.
+    that the server sent in place of a text, or None. `extra` holds a vendor's fields, for the echo.
     """
 
     provider_id: str | None
     name: str
     arguments: str | dict[str, Any] | None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,13 @@ class Reply:
     finish_reason: str | None = None
     refusal: str | None = None
     notes: tuple[str, ...] = ()
+    reasoning: str | None = None
+    """What the model thought, to be shown apart from the answer. It is sent back only as it stands in
+    `extra`."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Vendor fields of the message, sent back within the run and kept nowhere else."""
+    """Vendor fields of the message, sent back as they came and kept nowhere else."""
+    extra_lasts: bool = False
+    """Whether the server wants them, and those of the calls, back after the run as well."""
 
 
 class Model(Protocol):

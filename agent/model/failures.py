@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -52,7 +53,35 @@ _PATHS = (
 )
 
 
-def protocol_error(what: str) -> ModelError:
+class Unreadable(StrEnum):
+    """Every answer that cannot be read as a reply, by what a person is told of it.
+
+    They end a run as provider_protocol and are not sent again by themselves: a server that answers so
+    once does it again. What is read over instead is in `agent.model.wire.Quirk`.
+    """
+
+    NOT_JSON = "an answer that is not readable JSON"
+    WEB_PAGE = "a web page in place of an answer"
+    TOO_LARGE = "an answer that is too large"
+    COMPRESSION_BROKEN = "an answer whose compression is broken"
+    COMPRESSION_UNASKED = "an answer in a compression that was not asked for"
+    CUT_OFF = "an answer that was cut off"
+    NO_OBJECT = "an answer that is not a JSON object"
+    NO_CHOICES = "an answer without choices"
+    NO_CHOICE = "a choice that is not an object"
+    NO_MESSAGE = "a choice without a message"
+    NO_DELTA = "a delta that is not an object"
+    CONTENT = "a content that is not a text"
+    REFUSAL = "a refusal that is not a text"
+    CALLS = "tool calls that are not a list"
+    CALL = "a tool call that is not an object"
+    FUNCTION = "a function that is not an object"
+    NAME = "a tool name that is not a text"
+    ARGUMENTS_DEEP = "arguments that are nested too deeply"
+    CALLS_MANY = "more tool calls than one reply may hold"
+
+
+def unreadable(what: Unreadable) -> ModelError:
     return ModelError("provider_protocol", f"The model's server sent {what}.")
 
 

@@ -22,7 +22,8 @@ from openai import APIResponse
 from agent.errors import ModelError
 from agent.limits import Deadline
 from agent.model import Message, OnDelta, Reply, WireCall
-from agent.model.failures import REMOVED, answered_error, protocol_error, retry_after_s, status_error
+from agent.model.failures import REMOVED, Unreadable, answered_error, retry_after_s, status_error, unreadable
+from agent.model.reasoning import HOSTS_THAT_KEEP
 from agent.model.sse import Events
 from agent.model.wire import Stream, read_message
 from tools.base import Tool
@@ -47,6 +48,8 @@ class OpenAIChat:
 
     `params` go into every request body; they cannot replace the model, the messages, the tools or
     the way of streaming. Redirects are not followed: the key and the conversation stay with one host.
+    `keep_reasoning` sends the vendor fields of tool-calling replies back in later runs too; None asks the
+    table of the servers that are known to want it.
     """
 
     def __init__(
@@ -55,12 +58,14 @@ class OpenAIChat:
         model: str,
         stream: bool = False,
         params: Mapping[str, Any] | None = None,
+        keep_reasoning: bool | None = None,
     ) -> None:
         self._client = client
         self._sender = _Sender(client)
         self._copy: tuple[object, openai.OpenAI] | None = None
         self._model = model
         self._stream = stream
+        self._keep_reasoning = keep_reasoning
         self._fields: dict[str, Any] = {
             name: value for name, value in (params or {}).items() if name not in _OWN_FIELDS
         }
@@ -92,11 +97,17 @@ class OpenAIChat:
         try:
             if not response.is_success:
                 raise _status_error(response, wait, client.api_key)
-            return _read(response, wait, _Secret(client.api_key), on_delta)
+            reply = _read(response, wait, _Secret(client.api_key), on_delta)
+            return replace(reply, extra_lasts=True) if self._keeps() and reply.calls else reply
         except httpx2.RequestError as error:
             raise _transport_error(error) from None
         finally:
             response.close()
+
+    def _keeps(self) -> bool:
+        if self._keep_reasoning is not None:
+            return self._keep_reasoning
+        return self._client.base_url.host in HOSTS_THAT_KEEP
 
     def _sending_client(self) -> openai.OpenAI:
         """A copy of the client that sends through `_Sender`; a new one after a change of key or address."""
@@ -211,7 +222,7 @@ def _transport_error(error: object) -> ModelError:
     if isinstance(error, httpx2.TimeoutException | openai.APITimeoutError):
         return _timeout()
     if isinstance(error, httpx2.DecodingError):
-        return protocol_error("an answer whose compression is broken")
+        return unreadable(Unreadable.COMPRESSION_BROKEN)
     if isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.LocalProtocolError):
         return ModelError("provider_error", "The connection to the model's server broke off.", retry=True)
     return _unsendable()
@@ -263,7 +274,7 @@ def _bounded(response: httpx2.Response, wait: _Wait) -> Iterator[bytes]:
     for chunk in _pieces(response):
         size += len(chunk)
         if size > MAX_BODY_BYTES:
-            raise protocol_error("an answer that is too large")
+            raise unreadable(Unreadable.TOO_LARGE)
         wait.check()
         yield chunk
 
@@ -278,7 +289,7 @@ def _pieces(response: httpx2.Response) -> Iterator[bytes]:
         return response.iter_raw()
     if encoding in ("gzip", "x-gzip", "deflate"):
         return _inflated(response.iter_raw())
-    raise protocol_error("an answer in a compression that was not asked for")
+    raise unreadable(Unreadable.COMPRESSION_UNASKED)
 
 
 def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -293,7 +304,7 @@ def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 chunk = inflate.unconsumed_tail
         yield inflate.flush()
     except zlib.error:
-        raise protocol_error("an answer whose compression is broken") from None
+        raise unreadable(Unreadable.COMPRESSION_BROKEN) from None
 
 
 def _decoded(data: bytes) -> object:
@@ -301,8 +312,7 @@ def _decoded(data: bytes) -> object:
         return json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         page = data.lstrip().startswith(b"<")
-        what = "a web page in place of an answer" if page else "an answer that is not readable JSON"
-        raise protocol_error(what) from None
+        raise unreadable(Unreadable.WEB_PAGE if page else Unreadable.NOT_JSON) from None
 
 
 def _read_stream(chunks: Iterator[bytes], wait: _Wait, on_delta: OnDelta | None) -> Reply:
@@ -310,8 +320,15 @@ def _read_stream(chunks: Iterator[bytes], wait: _Wait, on_delta: OnDelta | None)
     for chunk in chunks:
         if _feed(stream, events.feed(chunk), wait, on_delta):
             _drain(chunks, wait)
-            return stream.finish(done=True)
-    return stream.finish(done=_feed(stream, events.finish(), wait, on_delta))
+            return _finished(stream, on_delta, done=True)
+    return _finished(stream, on_delta, done=_feed(stream, events.finish(), wait, on_delta))
+
+
+def _finished(stream: Stream, on_delta: OnDelta | None, *, done: bool) -> Reply:
+    reply = stream.finish(done=done)
+    if on_delta is not None and (rest := stream.rest()):
+        on_delta(rest)
+    return reply
 
 
 def _drain(chunks: Iterator[bytes], wait: _Wait) -> None:
@@ -352,6 +369,7 @@ class _Secret:
             reply,
             text=self._value(reply.text),
             refusal=self._value(reply.refusal),
+            reasoning=self._value(reply.reasoning),
             finish_reason=self._value(reply.finish_reason),
             calls=tuple(self._call(call) for call in reply.calls),
             extra=self._value(reply.extra),
@@ -362,14 +380,14 @@ class _Secret:
         arguments = call.arguments
         if isinstance(arguments, str) or self._is_in(arguments):
             arguments = self._value(arguments)
-        return WireCall(provider_id, name, arguments)
+        return WireCall(provider_id, name, arguments, self._value(call.extra))
 
     def _is_in(self, arguments: object) -> bool:
         try:
             text = json.dumps(arguments, ensure_ascii=False)
             return self._text(text) != text
         except RecursionError:
-            raise protocol_error("arguments that are nested too deeply") from None
+            raise unreadable(Unreadable.ARGUMENTS_DEEP) from None
 
     def _value(self, value: Any) -> Any:
         """The same value without the key in any of its texts."""

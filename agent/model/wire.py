@@ -7,15 +7,15 @@ be read as an answer raises `ModelError`. The strict writer is `agent.transcript
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
 from typing_extensions import TypeIs
 
-from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
-from agent.model.failures import answered_error, protocol_error
+from agent.model.failures import Unreadable, answered_error, unreadable
+from agent.model.reasoning import Thinking, of_fields, split, text_of
 
 Notes = dict[str, None]
 """An ordered set of wire notes."""
@@ -29,6 +29,7 @@ class Quirk(StrEnum):
     CALLS_EMPTY = "tool_calls was there but empty"
     ID_MISSING = "a tool call came without an id"
     ID_UNUSABLE = "a tool call id was too long or not printable"
+    ID_TAKEN = "a tool call id was taken, or no server would take it back: the call has another one"
     ID_NOT_TEXT = "a tool call id was not a text"
     NAME_UNUSABLE = "a tool name was too long or not printable"
     NAME_MISSING = "a tool call came without a name"
@@ -37,7 +38,10 @@ class Quirk(StrEnum):
     ARGUMENTS_NULL = "arguments came as null or not at all"
     ARGUMENTS_OTHER = "arguments came as another JSON value, kept as its text"
     ARGUMENTS_MIXED = "arguments came as text and object in turn"
-    CALL_EXTRA = "vendor fields of a tool call were dropped"
+    ARGUMENTS_NO_OBJECT = "arguments are not the text of one object"
+    CALL_AS_TEXT = "the text holds what looks like a tool call: it is shown and was not run"
+    CALLS_UNASKED = "calls in the last reply of a run are dropped: no tools were offered"
+    CALLS_CUT = "calls of a reply that was cut off or filtered are not looked at"
     LEGACY_CALL = "a legacy function_call was not run: it is not supported"
     FINISH_MISSING = "finish_reason was missing"
     FINISH_UNREADABLE = "finish_reason was not a word"
@@ -47,7 +51,9 @@ class Quirk(StrEnum):
     USAGE_MISSING = "usage was missing"
     USAGE_UNREADABLE = "usage could not be read"
     VENDOR_DROPPED = "vendor fields that are too large, too deep or not finite were dropped"
-    VENDOR_FIELDS = "vendor fields are kept for this run only"
+    VENDOR_FIELDS = "vendor fields are sent back and kept nowhere else"
+    THINKING_IN_TEXT = "reasoning came inside the text and is shown apart from it"
+    REASONING_CUT = "the reasoning was too long to be shown whole"
     SURROGATE = "lone surrogates were replaced"
     INDEX_MISSING = "a streamed call came without an index"
     INDEX_START = "the index of streamed calls does not start at 0"
@@ -62,11 +68,23 @@ MAX_CALLS = 128
 """Calls of one reply."""
 MAX_WORD_CHARS = 256
 """Of an id or a tool name."""
-MAX_EXTRA_BYTES = 64_000
+MAX_EXTRA_BYTES = 256_000
+"""Of all vendor fields of one reply: a server that wants its reasoning back wants all of it."""
 MAX_EXTRA_DEPTH = 32
+MAX_REASONING_CHARS = 100_000
 MAX_TOKENS = 1_000_000_000
 
 _FINISH_REASON = re.compile(r"[A-Za-z_]{1,40}")
+
+_CALL_AS_TEXT = re.compile(
+    r"<tool_calls?>|<\|tool_calls?|<｜tool▁call|<\|python_tag\|>|\[TOOL_CALLS\]|<function_calls?>|<function[=(]"
+    r"|<invoke name=|functions\.\w+:\d"
+    r"|\A\s*(?:```\w*\s*)?[\[{]\s*\{?\s*\"(?:name|function|tool|tool_name)\"\s*:"
+    r"(?=.*\"(?:arguments|parameters|tool_input)\"\s*:)",
+    re.DOTALL,
+)
+"""How models write a call where their server does not take it out of the text."""
+_MAX_SEARCHED_CHARS = 100_000
 
 _OWN_FIELDS = frozenset({"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call"})
 _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
@@ -74,13 +92,13 @@ _CALL_FIELDS = frozenset({"index", "id", "type", "function"})
 
 def read_message(body: object) -> Reply:
     """Read a whole chat completion. `ModelError` where it holds an error or no message."""
-    answer = _object(body, "an answer that is not a JSON object")
+    answer = _object(body, Unreadable.NO_OBJECT)
     _refuse_error(answer)
     choices = _choices(answer)
     notes: Notes = {}
     if len(choices) > 1:
         notes[Quirk.CHOICES_EXTRA] = None
-    choice = _object(choices[0], "a choice that is not an object")
+    choice = _object(choices[0], Unreadable.NO_CHOICE)
     finish_reason = _finish_reason(choice.get("finish_reason"), notes)
     usage = _usage(answer.get("usage"), notes)
     return _checked_finish(_read(choice.get("message"), finish_reason, usage, notes))
@@ -92,33 +110,45 @@ def read_assistant(message: object, finish_reason: str | None = None, usage: Usa
 
 
 def _read(message: object, finish_reason: str | None, usage: Usage | None, notes: Notes) -> Reply:
-    fields = _object(message, "a choice without a message")
+    fields = _object(message, Unreadable.NO_MESSAGE)
     if fields.get("function_call") is not None:
         notes[Quirk.LEGACY_CALL] = None
-    text, refused = _content(fields.get("content"), notes)
-    refusal = _text(fields.get("refusal"), "refusal") or refused
+    content = _content(fields.get("content"), notes)
+    content.refusal = _text(fields.get("refusal"), Unreadable.REFUSAL) or content.refusal
     extra = {name: value for name, value in fields.items() if name not in _OWN_FIELDS and value is not None}
-    return _reply(text, refusal, _calls(fields, notes), extra, finish_reason, usage, notes)
+    return _reply(content, _calls(fields, notes), extra, finish_reason, usage, notes)
 
 
 def _reply(
-    text: str,
-    refusal: str,
+    content: "_Content",
     calls: tuple[WireCall, ...],
     extra: Mapping[str, Any],
     finish_reason: str | None,
     usage: Usage | None,
     notes: Notes,
 ) -> Reply:
+    thought, text = split(content.text)
+    if thought:
+        notes[Quirk.THINKING_IN_TEXT] = None
+    if not calls and _CALL_AS_TEXT.search(text, 0, _MAX_SEARCHED_CHARS):
+        notes[Quirk.CALL_AS_TEXT] = None
+    room = _Room(notes)
     return Reply(
         text=_clean(text, notes) or None,
-        calls=calls,
+        calls=tuple(replace(call, extra=room.kept(call.extra)) if call.extra else call for call in calls),
         usage=usage,
         finish_reason=finish_reason,
-        refusal=_clean(refusal, notes) or None,
-        extra=_kept(extra, notes),
+        refusal=_clean(content.refusal, notes) or None,
+        reasoning=_reasoning(of_fields(extra) or content.thought or thought, notes),
+        extra=room.kept(extra),
         notes=tuple(str(note) for note in notes),
     )
+
+
+def _reasoning(text: str, notes: Notes) -> str | None:
+    if len(text) > MAX_REASONING_CHARS:
+        notes[Quirk.REASONING_CUT] = None
+    return _clean(text[:MAX_REASONING_CHARS], notes).strip() or None
 
 
 def _checked_finish(reply: Reply) -> Reply:
@@ -136,24 +166,24 @@ def _checked_finish(reply: Reply) -> Reply:
 # --- parts of a message ---
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
+def _object(value: object, otherwise: Unreadable) -> dict[str, Any]:
     if isinstance(value, dict):
         return cast(dict[str, Any], value)
-    raise protocol_error(what)
+    raise unreadable(otherwise)
 
 
-def _list(value: object, what: str) -> list[Any]:
+def _list(value: object, otherwise: Unreadable) -> list[Any]:
     if isinstance(value, list):
         return cast(list[Any], value)
-    raise protocol_error(what)
+    raise unreadable(otherwise)
 
 
-def _text(value: object, field: str) -> str:
+def _text(value: object, otherwise: Unreadable) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
         return value
-    raise protocol_error(f"a {field} that is not a text")
+    raise unreadable(otherwise)
 
 
 def _refuse_error(answer: Mapping[str, Any]) -> None:
@@ -163,9 +193,9 @@ def _refuse_error(answer: Mapping[str, Any]) -> None:
 
 
 def _choices(answer: Mapping[str, Any]) -> list[Any]:
-    choices = _list(answer.get("choices"), "an answer without choices")
+    choices = _list(answer.get("choices"), Unreadable.NO_CHOICES)
     if not choices:
-        raise protocol_error("an answer without choices")
+        raise unreadable(Unreadable.NO_CHOICES)
     return choices
 
 
@@ -195,26 +225,41 @@ def _is_count(value: object) -> TypeIs[int]:
     return type(value) is int and 0 <= value <= MAX_TOKENS
 
 
-def _content(value: object, notes: Notes) -> tuple[str, str]:
-    """The text and the refusal of a content, which may be null, a text or a list of parts."""
+@dataclass(slots=True)
+class _Content:
+    """What a content says, refuses and thinks."""
+
+    text: str = ""
+    refusal: str = ""
+    thought: str = ""
+
+
+def _content(value: object, notes: Notes) -> _Content:
+    """Read a content, which may be null, a text or a list of parts."""
     if not isinstance(value, list):
-        return _text(value, "content"), ""
+        return _Content(_text(value, Unreadable.CONTENT))
     notes[Quirk.CONTENT_PARTS] = None
     parts = [_part(part, notes) for part in cast(list[object], value)]
-    return "".join(text for text, _ in parts), "".join(refusal for _, refusal in parts)
+    return _Content(
+        "".join(part.text for part in parts),
+        "".join(part.refusal for part in parts),
+        "".join(part.thought for part in parts),
+    )
 
 
-def _part(part: object, notes: Notes) -> tuple[str, str]:
+def _part(part: object, notes: Notes) -> _Content:
     if isinstance(part, str):
-        return part, ""
-    fields = _object(part, "a content part that is not an object")
+        return _Content(part)
+    fields = _object(part, Unreadable.CONTENT)
     kind = fields.get("type")
     if kind == "refusal":
-        return "", _text(fields.get("refusal"), "refusal")
+        return _Content(refusal=_text(fields.get("refusal"), Unreadable.REFUSAL))
     if kind in ("text", "output_text", None) and "text" in fields:
-        return _text(fields["text"], "content part"), ""
+        return _Content(_text(fields["text"], Unreadable.CONTENT))
+    if kind in ("thinking", "reasoning"):
+        return _Content(thought=text_of(fields))
     notes[Quirk.CONTENT_PART_DROPPED] = None
-    return "", ""
+    return _Content()
 
 
 def _calls(fields: Mapping[str, Any], notes: Notes) -> tuple[WireCall, ...]:
@@ -224,28 +269,36 @@ def _calls(fields: Mapping[str, Any], notes: Notes) -> tuple[WireCall, ...]:
     if not value and (value is None or isinstance(value, list)):
         notes[Quirk.CALLS_EMPTY] = None
         return ()
-    entries = _list(value, "tool calls that are not a list")
+    entries = _list(value, Unreadable.CALLS)
     if len(entries) > MAX_CALLS:
-        raise _too_many()
+        raise unreadable(Unreadable.CALLS_MANY)
     return tuple(_call(entry, notes) for entry in entries)
 
 
-def _too_many() -> ModelError:
-    return ModelError("provider_protocol", "The model asked for too many tools at once.")
-
-
 def _call(entry: object, notes: Notes) -> WireCall:
-    fields = _object(entry, "a tool call that is not an object")
-    function = _function(fields, notes)
+    fields = _object(entry, Unreadable.CALL)
+    function = _function(fields)
     if function is None:
         notes[Quirk.FUNCTION_MISSING] = None
         function = {}
     arguments = _arguments(function.get("arguments"), notes)
-    return _wire_call(_id(fields.get("id"), notes), _name(function.get("name")), arguments, notes)
+    provider_id, name = _id(fields.get("id"), notes), _name(function.get("name"))
+    return _wire_call(provider_id, name, arguments, _call_extra(fields), notes)
+
+
+def _call_extra(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Vendor fields of a call, such as the signature of a thought, without which some take no answer."""
+    if fields.keys() <= _CALL_FIELDS:
+        return {}
+    return {name: value for name, value in fields.items() if name not in _CALL_FIELDS and value is not None}
 
 
 def _wire_call(
-    provider_id: str | None, name: str, arguments: str | dict[str, Any] | None, notes: Notes
+    provider_id: str | None,
+    name: str,
+    arguments: str | dict[str, Any] | None,
+    extra: Mapping[str, Any],
+    notes: Notes,
 ) -> WireCall:
     if provider_id is None:
         notes[Quirk.ID_MISSING] = None
@@ -256,7 +309,13 @@ def _wire_call(
         notes[Quirk.NAME_MISSING] = None
     if arguments is None:
         notes[Quirk.ARGUMENTS_NULL] = None
-    return WireCall(provider_id, _shown(_clean(name, notes), notes), arguments)
+    elif isinstance(arguments, str) and not _is_enclosed(arguments.strip()):
+        notes[Quirk.ARGUMENTS_NO_OBJECT] = None
+    return WireCall(provider_id, _shown(_clean(name, notes), notes), arguments, extra)
+
+
+def _is_enclosed(text: str) -> bool:
+    return text.startswith("{") and text.endswith("}")
 
 
 def _is_word(text: str) -> bool:
@@ -271,11 +330,9 @@ def _shown(name: str, notes: Notes) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in name[:MAX_WORD_CHARS])
 
 
-def _function(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any] | None:
-    if not fields.keys() <= _CALL_FIELDS:
-        notes[Quirk.CALL_EXTRA] = None
+def _function(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     function = fields.get("function")
-    return None if function is None else _object(function, "a function that is not an object")
+    return None if function is None else _object(function, Unreadable.FUNCTION)
 
 
 def _id(value: object, notes: Notes) -> str | None:
@@ -286,7 +343,7 @@ def _id(value: object, notes: Notes) -> str | None:
 
 
 def _name(value: object) -> str:
-    name = _text(value, "tool name")
+    name = _text(value, Unreadable.NAME)
     return name if name.strip() else ""
 
 
@@ -312,21 +369,27 @@ def _clean(text: str, notes: Notes) -> str:
     return text
 
 
-def _kept(extra: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """The vendor's fields that fit, one after the other; they are sent back, so they are bounded."""
-    kept: dict[str, Any] = {}
-    room = MAX_EXTRA_BYTES
-    for name, value in extra.items():
-        text = _plain_json({name: value})
-        clean = text and _clean(text, notes)
-        size = len(clean.encode()) if clean else room + 1
-        if clean and size <= room and not _is_deeper(value, MAX_EXTRA_DEPTH):
-            room -= size
-            kept.update(json.loads(clean))
-            notes[Quirk.VENDOR_FIELDS] = None
-        else:
-            notes[Quirk.VENDOR_DROPPED] = None
-    return kept
+class _Room:
+    """The room for the vendor fields of one reply. They are sent back, so they are bounded together."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._left_bytes = MAX_EXTRA_BYTES
+        self._notes = notes
+
+    def kept(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that fit, one after the other."""
+        kept: dict[str, Any] = {}
+        for name, value in extra.items():
+            text = _plain_json({name: value})
+            clean = text and _clean(text, self._notes)
+            size = len(clean.encode()) if clean else self._left_bytes + 1
+            if clean and size <= self._left_bytes and not _is_deeper(value, MAX_EXTRA_DEPTH):
+                self._left_bytes -= size
+                kept.update(json.loads(clean))
+                self._notes[Quirk.VENDOR_FIELDS] = None
+            else:
+                self._notes[Quirk.VENDOR_DROPPED] = None
+        return kept
 
 
 def _plain_json(value: object) -> str | None:
@@ -350,7 +413,7 @@ def _is_deeper(value: object, depth: int) -> bool:
 class _Call:
     """A tool call while its pieces arrive."""
 
-    __slots__ = ("arguments", "index", "name", "object", "provider_id")
+    __slots__ = ("arguments", "extra", "index", "name", "object", "provider_id")
 
     def __init__(self, index: int | None, provider_id: str | None) -> None:
         self.index = index
@@ -358,6 +421,7 @@ class _Call:
         self.name = ""
         self.arguments: list[str] | None = None
         self.object: dict[str, Any] | None = None
+        self.extra = _Extra()
 
     def add(self, name: str, arguments: str | dict[str, Any] | None, notes: Notes) -> None:
         if name and name != self.name:
@@ -404,8 +468,10 @@ class Stream:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._refusal: list[str] = []
+        self._thought: list[str] = []
+        self._thinking = Thinking()
         self._calls: list[_Call] = []
-        self._extra: dict[str, Any] = {}
+        self._extra = _Extra()
         self._usage: object = None
         self._finish: object = None
         self._choice: object = None
@@ -413,18 +479,18 @@ class Stream:
         self._notes: Notes = {}
 
     def feed(self, chunk: object) -> str | None:
-        """Take one chunk; return the text that it adds."""
-        fields = _object(chunk, "a chunk that is not a JSON object")
+        """Take one chunk; return the text that it adds to what the model says."""
+        fields = _object(chunk, Unreadable.NO_OBJECT)
         if fields.get("usage"):
             self._usage = fields["usage"]
         choices = fields.get("choices")
         if not choices:
             return _refuse_error(fields)
-        choices = _list(choices, "choices that are not a list")
+        choices = _list(choices, Unreadable.NO_CHOICES)
         _refuse_error(fields)
         if len(choices) > 1:
             self._notes[Quirk.CHOICES_EXTRA] = None
-        return self._feed_choice(_object(choices[0], "a choice that is not an object"))
+        return self._feed_choice(_object(choices[0], Unreadable.NO_CHOICE))
 
     def _feed_choice(self, choice: dict[str, Any]) -> str | None:
         index = choice.get("index")
@@ -439,7 +505,7 @@ class Stream:
         delta = choice.get("delta")
         if delta is None:
             delta = self._whole_message(choice)
-        return self._feed_delta(_object(delta, "a delta that is not an object"))
+        return self._feed_delta(_object(delta, Unreadable.NO_DELTA))
 
     def _whole_message(self, choice: Mapping[str, Any]) -> object:
         message = choice.get("message")
@@ -456,44 +522,34 @@ class Stream:
         if not content:
             return None
         if not isinstance(content, str):
-            content, refusal = _content(content, self._notes)
-            self._refusal.append(refusal)
+            parts = _content(content, self._notes)
+            self._refusal.append(parts.refusal)
+            self._thought.append(parts.thought)
+            content = parts.text
         self._text.append(content)
-        return content if content.isascii() else _clean(content, self._notes)
+        said = self._thinking.feed(content)
+        return said if said.isascii() else _clean(said, self._notes)
 
     def _feed_field(self, field: str, value: object) -> None:
         if value is None:
             return
         if field == "tool_calls":
-            self._feed_calls(_list(value, "tool calls that are not a list"))
+            self._feed_calls(_list(value, Unreadable.CALLS))
         elif field == "refusal":
-            self._refusal.append(_text(value, "refusal"))
+            self._refusal.append(_text(value, Unreadable.REFUSAL))
         elif field == "function_call":
             self._notes[Quirk.LEGACY_CALL] = None
         elif field not in _OWN_FIELDS:
-            self._feed_extra(field, value)
-
-    def _feed_extra(self, field: str, value: object) -> None:
-        """Texts and lists of a vendor's field grow; of anything else the last one stands."""
-        known = self._extra.get(field)
-        if isinstance(value, str):
-            if isinstance(known, _Pieces):
-                known.append(value)
-            else:
-                self._extra[field] = _Pieces([value])
-        elif type(known) is list and isinstance(value, list):
-            cast(list[object], known).extend(cast(list[object], value))
-        else:
-            self._extra[field] = value
+            self._extra.add(field, value)
 
     def _feed_calls(self, entries: list[Any]) -> None:
         if not entries:
             self._notes[Quirk.CALLS_EMPTY] = None
         for entry in entries:
-            self._feed_call(_object(entry, "a tool call that is not an object"))
+            self._feed_call(_object(entry, Unreadable.CALL))
 
     def _feed_call(self, entry: dict[str, Any]) -> None:
-        function = _function(entry, self._notes) or {}
+        function = _function(entry) or {}
         index = entry.get("index")
         if type(index) is not int:
             self._notes[Quirk.INDEX_MISSING] = None
@@ -504,12 +560,14 @@ class Stream:
         call = self._find(index, provider_id, name, bool(arguments))
         if call is None:
             if len(self._calls) >= MAX_CALLS:
-                raise _too_many()
+                raise unreadable(Unreadable.CALLS_MANY)
             call = _Call(index, provider_id)
             self._calls.append(call)
         elif call.provider_id is None:
             call.provider_id = provider_id
         call.add(name, arguments, self._notes)
+        for field, value in _call_extra(entry).items():
+            call.extra.add(field, value)
 
     def _find(self, index: int | None, provider_id: str | None, name: str, more: bool) -> _Call | None:
         """The call that a piece belongs to; None where it starts a new one."""
@@ -527,26 +585,27 @@ class Stream:
             return None
         return last
 
+    def rest(self) -> str:
+        """What of the text was held back at its end."""
+        return self._thinking.finish()
+
     def finish(self, *, done: bool) -> Reply:
         """The whole reply; `done` says whether [DONE] was seen. A cut stream raises `ModelError`."""
-        if not self._seen:
-            raise protocol_error("an answer without choices") if done else cut_off()
         if not done and self._finish is None:
-            raise cut_off()
+            raise unreadable(Unreadable.CUT_OFF)
+        if not self._seen:
+            raise unreadable(Unreadable.NO_CHOICES)
         notes = self._notes
         if not done:
             notes[Quirk.DONE_MISSING] = None
         calls = tuple(
-            _wire_call(call.provider_id, call.name, call.value(), notes) for call in self._ordered()
+            _wire_call(call.provider_id, call.name, call.value(), call.extra.whole(), notes)
+            for call in self._ordered()
         )
-        extra = {
-            name: "".join(value) if isinstance(value, _Pieces) else value
-            for name, value in self._extra.items()
-        }
         finish_reason = _finish_reason(self._finish, notes)
         usage = _usage(self._usage, notes)
-        text, refusal = "".join(self._text), "".join(self._refusal)
-        return _checked_finish(_reply(text, refusal, calls, extra, finish_reason, usage, notes))
+        content = _Content("".join(self._text), "".join(self._refusal), "".join(self._thought))
+        return _checked_finish(_reply(content, calls, self._extra.whole(), finish_reason, usage, notes))
 
     def _ordered(self) -> list[_Call]:
         indexes = [call.index for call in self._calls if call.index is not None]
@@ -561,9 +620,33 @@ class Stream:
         return sorted(self._calls, key=lambda call: call.index or 0)
 
 
+class _Extra:
+    """Vendor fields while they arrive."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+
+    def add(self, field: str, value: object) -> None:
+        """Texts and lists grow; of anything else the last one stands."""
+        known = self._fields.get(field)
+        if isinstance(value, str):
+            if isinstance(known, _Pieces):
+                known.append(value)
+            else:
+                self._fields[field] = _Pieces([value])
+        elif type(known) is list and isinstance(value, list):
+            cast(list[object], known).extend(cast(list[object], value))
+        else:
+            self._fields[field] = value
+
+    def whole(self) -> dict[str, Any]:
+        return {
+            name: "".join(value) if isinstance(value, _Pieces) else value
+            for name, value in self._fields.items()
+        }
+
+
 class _Pieces(list[str]):
     """A text of a vendor's field while it arrives."""
-
-
-def cut_off() -> ModelError:
-    return ModelError("provider_protocol", "The answer was cut off.")

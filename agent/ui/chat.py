@@ -6,6 +6,7 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from agent.model.wire import Quirk
 from agent.record import Event
 from agent.run import Run
 from agent.state import RunState, replayed
@@ -44,8 +45,12 @@ def draw_run(events: Sequence[Event], writing: str, t: Texts) -> None:
     for row in rows(events):
         if row.kind == "message":
             _bubble("user").text(readable(row.detail))
+        elif row.kind == "thinks":
+            _draw_reasoning(row.detail, t)
         elif row.kind == "says":
             _draw_words(row.detail, t)
+        elif row.kind == "note" and row.detail == Quirk.CALL_AS_TEXT:
+            st.caption(t.call_as_text)
     _draw_words(writing, t)
     run = replayed(events)
     if run.ended:
@@ -79,6 +84,16 @@ def _draw_words(text: str, t: Texts) -> None:
         st.html(to_html(text[:MAX_DRAWN_CHARS]))
         if len(text) > MAX_DRAWN_CHARS:
             st.caption(t.too_long.format(shown=MAX_DRAWN_CHARS, count=len(text)))
+
+
+def _draw_reasoning(text: str, t: Texts) -> None:
+    """What a model thought: folded, as plain text, and apart from what it says."""
+    st.html(
+        f'<details class="gl-thought"><summary>{escape(t.reasoning)}</summary>'
+        f"<div>{escape(visible(text[:MAX_DRAWN_CHARS]))}</div></details>"
+    )
+    if len(text) > MAX_DRAWN_CHARS:
+        st.caption(t.too_long.format(shown=MAX_DRAWN_CHARS, count=len(text)))
 
 
 def _bubble(name: str) -> DeltaGenerator:

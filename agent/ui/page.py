@@ -61,6 +61,7 @@ def _draw(t: Texts) -> None:
         # What a click changes comes first: a decided card goes at once, and not with the end of the script.
         card.draw_cards(session, st.empty(), t)
         _draw_notice(session, st.empty(), t)
+        _draw_retry(session, st.empty(), t)
     with st.bottom:
         _draw_input(session, t)
     with conversation:
@@ -109,6 +110,14 @@ def _draw_live(session: Session, live: DeltaGenerator, t: Texts) -> None:
 def _draw_notice(session: Session, place: DeltaGenerator, t: Texts) -> None:
     if session.notice:
         place.warning(_told(session.notice, t))
+
+
+def _draw_retry(session: Session, place: DeltaGenerator, t: Texts) -> None:
+    """Where the model's server failed, the way to ask it once more."""
+    if session.agent.can_retry and not session.working:
+        place.button(
+            t.retry, key="retry", icon=":material/replay:", help=t.retry_hint, on_click=session.retry
+        )
 
 
 def _told(notice: Notice, t: Texts) -> str:

@@ -130,6 +130,11 @@ class Session:
         """Let the run go on, where nothing is pending any more; record what has expired."""
         self._submit(lambda: self.agent.proceed(self._say))
 
+    def retry(self) -> None:
+        """Send the request again that ended the run."""
+        self.notice = None
+        self._submit(lambda: self.agent.retry(self._say), only_idle=True)
+
     def edit(self, card: Approval | None) -> None:
         """Begin to edit a card, or leave it as it is."""
         self.editing = card.id if card else None

@@ -214,6 +214,14 @@ CSS = (
 .gl-answer :is(th, td) { padding: 4px 10px; border: 1px solid var(--gl-line); text-align: left; }
 .gl-answer hr { margin: 1em 0; border: 0; border-top: 1px solid var(--gl-line); }
 
+/* what a model thought: folded, paler than what it says */
+.gl-thought { font-size: 13px; line-height: 1.6; color: var(--gl-muted); contain: paint; }
+.gl-thought summary { cursor: pointer; }
+.gl-thought div {
+  padding: 4px 0 4px 12px; border-left: 3px solid var(--gl-line);
+  white-space: pre-wrap; overflow-wrap: anywhere;
+}
+
 /* the card: the one framed and tinted thing of the page */
 [class*="st-key-card_"] {
   border: 1.5px solid var(--gl-now) !important; border-left-width: 5px !important;

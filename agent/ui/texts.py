@@ -33,6 +33,10 @@ class Texts:
     input_working: str = "Wait for the run to end, or stop it"
     input_waiting: str = "Decide above first, or stop the run"
     stop: str = "Stop"
+    retry: str = "Retry"
+    retry_hint: str = "Sends the last request again. Nothing else is repeated."
+    reasoning: str = "Reasoning"
+    call_as_text: str = "What looks like a tool call above is text of the model. It was not run."
     new_conversation: str = "New conversation"
     too_long: str = "Shown are the first {shown:,} of {count:,} characters."
     busy: str = (
@@ -120,6 +124,8 @@ class Texts:
             "message": "message",
             "request": "request {number}",
             "request_failed": "failed: {code}",
+            "retried": "sends it again",
+            "thinks": "thinks",
             "says": "says",
             "asks": "asks {call} {tool}",
             "note": "noted: {detail}",

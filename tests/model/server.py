@@ -2,6 +2,8 @@
 
 import json
 import socket
+import struct
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,13 +18,15 @@ KEY = "sk-test-CANARY/Key+1234567890"
 class Answer:
     """Raw bytes of one answer, in pieces; `pause_s` lies before each piece but the first.
 
-    `hold` keeps the connection open and silent afterwards, until the client leaves; `close` ends it.
+    `hold` keeps the connection open and silent afterwards, until the client leaves; `close` ends it,
+    and `reset` breaks it off.
     """
 
     pieces: Iterable[bytes]
     pause_s: float = 0.0
     hold: bool = False
     close: bool = False
+    reset: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: Any
+    at_s: float
+    """When it was read, on the monotonic clock."""
 
 
 def head(status: int = 200, content_type: str = "application/json", **headers: str) -> bytes:
@@ -104,7 +110,9 @@ class Loopback:
                 self._play(answer, connection)
                 if answer.hold:
                     reader.read(1)
-                if answer.close or answer.hold:
+                if answer.reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if answer.close or answer.hold or answer.reset:
                     return
 
     def _play(self, answer: Answer, connection: socket.socket) -> None:
@@ -123,7 +131,7 @@ def _read(reader: Any) -> Request | None:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     body = json.loads(reader.read(int(headers["content-length"])))
-    return Request(start.split()[1], headers, body)
+    return Request(start.split()[1], headers, body, time.monotonic())
 
 
 @contextmanager
