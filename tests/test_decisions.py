@@ -4,12 +4,14 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
 from agent import Limits, Policy, Run, State
+from agent.audit import AuditLog
 from agent.errors import InvalidEdit, ModelError, RunActive
 from agent.model import Reply
 from agent.model.scripted import Scripted
@@ -1290,6 +1292,51 @@ def test_vendor_fields_are_echoed_within_their_run_and_kept_nowhere() -> None:
     assert "SECRET THOUGHT" in json.dumps(setup.model.requests[1])
     assert "SECRET THOUGHT" not in json.dumps(setup.model.requests[2])
     assert "SECRET THOUGHT" not in json.dumps(setup.agent.dump()) + json.dumps(setup.agent.messages)
+
+
+def test_vendor_fields_of_a_call_go_back_with_it() -> None:
+    signed = {**call("l", "look", ONE), "extra_content": {"google": {"thought_signature": "SIGNED"}}}
+    setup = Setup(asks(call("k", "look", TWO), signed), "done", "next")
+    setup.ask()
+    setup.ask("again")
+    sent = setup.model.requests[1][2]["tool_calls"]
+    assert [one.get("extra_content") for one in sent] == [None, {"google": {"thought_signature": "SIGNED"}}]
+    assert (sent[1]["id"], sent[1]["function"]["name"]) == ("l", "look")
+    assert "SIGNED" not in json.dumps(setup.model.requests[2]) + json.dumps(setup.agent.dump())
+
+
+def test_what_a_server_sends_beside_a_call_replaces_nothing_of_ours() -> None:
+    odd = {**asks(call("l", "look", ONE)), "tool_call_id": "x", "name": "n"}
+    setup = Setup(odd, "done")
+    setup.ask()
+    message = setup.model.requests[1][2]
+    assert (message["role"], message["content"]) == ("assistant", None)
+    assert lawful(setup)
+
+
+def test_where_a_server_wants_it_reasoning_goes_back_after_the_run_too() -> None:
+    class Keeping(Scripted):
+        def reply(self, messages: Any, tools: Any, deadline: Any, on_delta: Any = None) -> Reply:
+            return replace(super().reply(messages, tools, deadline, on_delta), extra_lasts=True)
+
+    thinking = {**asks(call("l", "look", ONE)), "reasoning_content": "THOUGHT"}
+    setup = Setup(model=Keeping([thinking, "done", "next"]))
+    setup.ask()
+    setup.ask("again")
+    assert setup.agent.model.requests[2][2]["reasoning_content"] == "THOUGHT"  # type: ignore[attr-defined]
+    assert "THOUGHT" not in json.dumps(setup.agent.dump()) + json.dumps(setup.agent.messages)
+
+
+def test_reasoning_is_no_part_of_an_answer_and_is_kept_nowhere(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    setup = Setup({"content": "<think>SECRET</think>Hello"}, "next", audit=audit)
+    run = setup.ask()
+    assert run.answer == "Hello"
+    assert [e.reasoning for e in run.events if isinstance(e, ReplyReceived)] == ["SECRET"]
+    setup.ask("again")
+    audit.close()
+    kept = [setup.agent.dump(), setup.agent.messages, setup.model.requests]
+    assert "SECRET" not in json.dumps(kept) + (tmp_path / "audit.jsonl").read_text()
 
 
 def test_a_silent_server_does_not_evade_the_token_budget() -> None:

@@ -1,4 +1,4 @@
-"""Ask, decide, stop, expire and proceed, at every event boundary and in every pair of boundaries.
+"""Ask, decide, stop, expire, proceed and retry, at every event boundary and in every pair of boundaries.
 
 The clock is asked for the time before each event. There, outside the lock, the test acts as another
 thread would: each action runs to its end between two steps of the working thread.
@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from agent import Agent, State
-from agent.errors import RunActive
-from agent.record import CallStarted, RunEnded
+from agent.errors import ModelError, RunActive
+from agent.record import CallStarted, RunEnded, RunRetried
 from agent.state import Conversation, fold
 from agent.transcript import check_pairing
 from tests.support import FakeClock, Setup, asks, call
 
 ACTIONS = ("ask", "approve", "deny", "stop", "expire", "proceed")
 BOUNDARIES = 16
+RETRY_BOUNDARIES = 10
+DOWN = ModelError("provider_error", "Down.")
 
 
 class Meddler(FakeClock):
@@ -44,7 +46,7 @@ class Meddler(FakeClock):
 class Scene:
     """One agent, a script that reads, writes, repeats itself and goes on, and what people do to it."""
 
-    def __init__(self, plan: list[tuple[int, str]]) -> None:
+    def __init__(self, plan: list[tuple[int, str]], failing: bool = False) -> None:
         calls = (
             call("w", "note", {"text": "A"}),
             call("l", "look", {"text": "A"}),
@@ -52,6 +54,8 @@ class Scene:
             call("v", "note", {"text": "B"}),
         )
         steps = [asks(*calls), asks(call("m", "look", {"text": "B"})), *["done"] * 8]
+        if failing:
+            steps = [DOWN, asks(*calls[:2]), DOWN, DOWN, *["done"] * 8]
         self.clock = Meddler()
         self.setup = Setup(*steps, clock=self.clock)
         self.agent = self.setup.agent
@@ -67,6 +71,9 @@ class Scene:
 
     def proceed(self) -> None:
         self.agent.proceed()
+
+    def retry(self) -> None:
+        self.agent.retry()
 
     def expire(self) -> None:
         self.clock.advance(301)
@@ -92,6 +99,9 @@ class Scene:
         self.agent.stop()
         last = self.agent.ask("last")
         self.approve_all()
+        while self.agent.can_retry:
+            self.agent.retry()
+            self.approve_all()
         assert last.state == State.COMPLETED
 
     def meddle(self, at: int, action: Callable[[], object]) -> "MeddlingLock":
@@ -120,7 +130,8 @@ class Scene:
         self.check_effects()
         begun = [event.run_id for event in events if event.kind == "user_message"]
         ended = [event.run_id for event in events if isinstance(event, RunEnded)]
-        assert sorted(begun) == sorted(ended)
+        retried = [event.run_id for event in events if isinstance(event, RunRetried)]
+        assert sorted(begun + retried) == sorted(ended)
         assert len(set(begun)) == len(begun)
         folded = Conversation()
         for event in events:
@@ -147,6 +158,17 @@ def test_every_pair_of_actions_at_every_pair_of_boundaries(first: str, second: s
     for early in range(BOUNDARIES):
         for late in range(early, BOUNDARIES):
             play([(early, first), (late, second)])
+
+
+@pytest.mark.parametrize("first", ["retry", *ACTIONS])
+def test_a_retry_and_any_other_action_at_every_pair_of_boundaries(first: str) -> None:
+    for early in range(RETRY_BOUNDARIES):
+        for late in range(RETRY_BOUNDARIES):
+            scene = Scene([(min(early, late), first), (max(early, late), "retry")], failing=True)
+            scene.agent.ask("at first")
+            scene.retry()
+            scene.play()
+            scene.check()
 
 
 class MeddlingLock:

@@ -24,8 +24,8 @@ HOSTS_THAT_KEEP = frozenset({"api.deepseek.com"})
 """Servers that refuse a conversation (400) whose earlier tool calls come back without their reasoning, in
 each later turn too. Others want it until the answer is there, or not at all."""
 
-_LONGEST_BEGINNING = 200
-"""Characters that may be blanks and a tag that is not whole yet."""
+_MOST_BLANKS = 200
+"""Before the first tag."""
 
 _TEXTS = ("text", "summary", "thinking", "content")
 _DEEPEST = 4
@@ -109,11 +109,13 @@ class Thinking:
 
     def _begin(self, text: str) -> str:
         start = text.lstrip()
+        if len(text) - len(start) > _MOST_BLANKS:
+            return self._say(text)
         for opening, closing in TAGS:
             if start.startswith(opening):
                 self._state, self._closing = "thinking", closing
                 return self._think(start[len(opening) :])
-        if len(text) <= _LONGEST_BEGINNING and any(opening.startswith(start) for opening, _ in TAGS):
+        if any(opening.startswith(start) for opening, _ in TAGS):
             self._held = text
             return ""
         return self._say(text)

@@ -128,7 +128,7 @@ def _reply(
     notes: Notes,
 ) -> Reply:
     thought, text = split(content.text)
-    if thought:
+    if text != content.text:
         notes[Quirk.THINKING_IN_TEXT] = None
     if not calls and _CALL_AS_TEXT.search(text, 0, _MAX_SEARCHED_CHARS):
         notes[Quirk.CALL_AS_TEXT] = None

@@ -19,6 +19,7 @@ from streamlit.runtime.caching.cache_resource_api import get_resource_cache_stat
 from streamlit.testing.v1 import AppTest
 
 from agent import Agent, Run, State, record
+from agent.errors import ModelError
 from agent.limits import Deadline
 from agent.model import Model, OnDelta, Reply, Usage
 from agent.model.scripted import Scripted
@@ -485,6 +486,46 @@ def test_a_run_that_failed_is_named_with_its_code(visit: Visit) -> None:
     visit.ask("add 1 and 2, add 1 and 2, add 1 and 2")
     assert (visit.run.state, visit.run.end_code) == (State.FAILED, "repeated_call")
     assert "The model kept asking for the same. Try other words." in visit.words
+
+
+def test_after_a_failure_only_the_request_is_sent_again() -> None:
+    note = Counter(lambda arguments: {"saved": arguments["text"]})
+    model = Scripted([asks(call("w", "note", {"text": "A"})), ModelError("provider_error", "Down."), "done"])
+    visit = Visit(model=model, tools=(make_tool("note", note, "write"),))
+    visit.ask("go")
+    assert not visit.offers(ENGLISH.retry)
+    visit.click(ENGLISH.approve)
+    assert visit.run.end_code == "provider_error"
+    assert "Down." in visit.words
+    visit.click(ENGLISH.retry)
+    assert (visit.run.state, visit.run.answer) == (State.COMPLETED, "done")
+    assert (len(visit.session.agent.runs), len(note.calls)) == (1, 1)
+    assert not visit.offers(ENGLISH.retry)
+    model.assert_finished()
+
+
+def test_an_end_that_no_request_would_change_offers_none(visit: Visit) -> None:
+    visit.ask("add 1 and 2, add 1 and 2, add 1 and 2")
+    assert not visit.offers(ENGLISH.retry)
+
+
+def test_reasoning_is_folded_and_apart_from_the_answer() -> None:
+    thinking = {"content": "Hello", "reasoning_content": "<b>hm</b>\u202e"}
+    visit = Visit(model=Scripted([thinking]))
+    visit.ask("go")
+    assert f"<summary>{ENGLISH.reasoning}</summary><div><b>hm</b>\\u202e</div></details>" in visit.words
+    (words,) = (str(html.proto.body) for html in visit.at.get("html") if "<details" in html.proto.body)
+    assert "&lt;b&gt;hm" in words
+    assert "<details open" not in words
+    assert visit.run.answer == "Hello"
+
+
+def test_a_call_that_is_text_is_shown_and_said_not_to_have_run() -> None:
+    text = '<tool_call>{"name": "write_note", "arguments": {"text": "x"}}</tool_call>'
+    visit = Visit(model=Scripted([{"content": text}]))
+    visit.ask("go")
+    assert ENGLISH.call_as_text in visit.words
+    assert (visit.run.answer, visit.run.pending, visit.notes) == (text, [], [])
 
 
 def test_the_wire_shows_each_request_as_it_was_sent(visit: Visit) -> None:
