@@ -32,6 +32,7 @@ class Settings:
     api_key: str = field(default="", repr=False)
     model: str = ""
     stream: bool = True
+    keep_reasoning: bool = False
     data: str = ""
 
     def __post_init__(self) -> None:
@@ -79,7 +80,12 @@ def build_model(settings: Settings) -> Model | None:
             "The connection to the model cannot be set up; check the settings for proxies and"
             " certificates (such as HTTPS_PROXY and SSL_CERT_FILE)."
         ) from None
-    return OpenAIChat(client=client, model=settings.model, stream=settings.stream)
+    return OpenAIChat(
+        client=client,
+        model=settings.model,
+        stream=settings.stream,
+        keep_reasoning=settings.keep_reasoning,
+    )
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
@@ -87,15 +93,15 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     for setting in fields(Settings):
         value = env.get(f"GLASSLOOP_{setting.name.upper()}", "").strip()
         if value:
-            found[setting.name] = _switch(value) if setting.name == "stream" else value
+            found[setting.name] = _switch(setting.name, value) if type(setting.default) is bool else value
     return found
 
 
-def _switch(value: str) -> bool:
+def _switch(name: str, value: str) -> bool:
     try:
         return _SWITCH[value.lower()]
     except KeyError:
-        raise SettingsError("GLASSLOOP_STREAM must be true or false.") from None
+        raise SettingsError(f"GLASSLOOP_{name.upper()} must be true or false.") from None
 
 
 def _from_file(path: str) -> dict[str, Any]:

@@ -77,7 +77,6 @@ class Unreadable(StrEnum):
     CALL = "a tool call that is not an object"
     FUNCTION = "a function that is not an object"
     NAME = "a tool name that is not a text"
-    ARGUMENTS_DEEP = "arguments that are nested too deeply"
     CALLS_MANY = "more tool calls than one reply may hold"
 
 

@@ -32,6 +32,7 @@ MAX_BODY_BYTES = 8_000_000
 MAX_ERROR_BYTES = 64_000
 MIN_KEY_CHARS = 8
 """A shorter key is no secret, and would be found inside ordinary words."""
+_DONE = b"[DONE]"
 _PIECE_BYTES = 64_000
 _OWN_FIELDS = frozenset({"model", "messages", "tools", "tool_choice", "stream", "stream_options"})
 _LONGEST_WAIT_S = 86_400.0
@@ -48,8 +49,8 @@ class OpenAIChat:
 
     `params` go into every request body; they cannot replace the model, the messages, the tools or
     the way of streaming. Redirects are not followed: the key and the conversation stay with one host.
-    `keep_reasoning` sends the vendor fields of tool-calling replies back in later runs too; None asks the
-    table of the servers that are known to want it.
+    `keep_reasoning` sends the vendor fields of replies that asked for tools back in later runs too, as
+    the hosts of a table want it anyway.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class OpenAIChat:
         model: str,
         stream: bool = False,
         params: Mapping[str, Any] | None = None,
-        keep_reasoning: bool | None = None,
+        keep_reasoning: bool = False,
     ) -> None:
         self._client = client
         self._sender = _Sender(client)
@@ -98,16 +99,15 @@ class OpenAIChat:
             if not response.is_success:
                 raise _status_error(response, wait, client.api_key)
             reply = _read(response, wait, _Secret(client.api_key), on_delta)
-            return replace(reply, extra_lasts=True) if self._keeps() and reply.calls else reply
+            return replace(reply, extra_lasts=self._extra_lasts(reply))
         except httpx2.RequestError as error:
             raise _transport_error(error) from None
         finally:
             response.close()
 
-    def _keeps(self) -> bool:
-        if self._keep_reasoning is not None:
-            return self._keep_reasoning
-        return self._client.base_url.host in HOSTS_THAT_KEEP
+    def _extra_lasts(self, reply: Reply) -> bool:
+        wanted = self._keep_reasoning or self._client.base_url.host in HOSTS_THAT_KEEP
+        return wanted and bool(reply.calls)
 
     def _sending_client(self) -> openai.OpenAI:
         """A copy of the client that sends through `_Sender`; a new one after a change of key or address."""
@@ -321,7 +321,17 @@ def _read_stream(chunks: Iterator[bytes], wait: _Wait, on_delta: OnDelta | None)
         if _feed(stream, events.feed(chunk), wait, on_delta):
             _drain(chunks, wait)
             return _finished(stream, on_delta, done=True)
-    return _finished(stream, on_delta, done=_feed(stream, events.finish(), wait, on_delta))
+    # What is left without its closing line is the last event, or the beginning of one that was cut.
+    rest = [event for event in events.finish() if _is_whole(event[1])]
+    return _finished(stream, on_delta, done=_feed(stream, rest, wait, on_delta))
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        _decoded(data)
+    except ModelError:
+        return data.startswith(_DONE)
+    return True
 
 
 def _finished(stream: Stream, on_delta: OnDelta | None, *, done: bool) -> Reply:
@@ -342,7 +352,7 @@ def _drain(chunks: Iterator[bytes], wait: _Wait) -> None:
 def _feed(stream: Stream, events: list[tuple[bytes, bytes]], wait: _Wait, on_delta: OnDelta | None) -> bool:
     """Feed a batch of events; True when [DONE] was among them."""
     for name, data in events:
-        if data.startswith(b"[DONE]"):
+        if data.startswith(_DONE):
             return True
         wait.check()
         chunk = _decoded(data)
@@ -387,7 +397,7 @@ class _Secret:
             text = json.dumps(arguments, ensure_ascii=False)
             return self._text(text) != text
         except RecursionError:
-            raise unreadable(Unreadable.ARGUMENTS_DEEP) from None
+            raise unreadable(Unreadable.NOT_JSON) from None
 
     def _value(self, value: Any) -> Any:
         """The same value without the key in any of its texts."""

@@ -13,14 +13,17 @@ from threading import Event
 from typing import Any, cast
 from urllib.parse import quote
 
+import httpx2
 import openai
 import pytest
 
 from agent.errors import ModelError
 from agent.limits import Deadline, SystemClock
 from agent.model import Reply, Usage, WireCall
+from agent.model.failures import Unreadable
 from agent.model.openai_chat import MAX_BODY_BYTES, MAX_ERROR_BYTES, OpenAIChat
 from agent.model.wire import Quirk
+from tests.model import test_wire
 from tests.model.server import KEY, Answer, Loopback, chunked, events, head, loopback, whole
 from tools.base import Tool
 
@@ -61,7 +64,9 @@ def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
 
 
-HELLO = whole(completion(content="Hello"))
+PROTOCOL = "provider_protocol"
+HELLO_BYTES = json.dumps(completion(content="Hello")).encode()
+HELLO = whole(HELLO_BYTES)
 CHUNKS: list[dict[str, Any]] = [
     chunk(role="assistant", content=""),
     chunk(content="Let me "),
@@ -73,6 +78,7 @@ CHUNKS: list[dict[str, Any]] = [
     {"choices": [], "usage": USAGE},
 ]
 CHUNK = events([chunk(content="Hel")], done=False)
+ERROR_EVENT = b'event: error\ndata: {"message": "CANARY"}\n\n'
 STREAM = events(CHUNKS)
 STREAMED = Reply("Let me see é.", CALLS, Usage(5, 7), "tool_calls")
 
@@ -158,6 +164,46 @@ def test_a_whole_answer_is_one_delta(server: Loopback, client: openai.OpenAI, so
     deltas: list[str] = []
     OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
     assert deltas == ["Hello"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("host", "keep", "lasts"),
+    [("127.0.0.1", False, False), ("127.0.0.1", True, True), ("api.deepseek.com", False, True)],
+)
+def test_reasoning_lasts_where_a_server_wants_it(
+    server: Loopback, client: openai.OpenAI, soon: Deadline, stream: bool, host: str, keep: bool, lasts: bool
+):
+    def to_loopback(request: httpx2.Request) -> None:
+        request.url = request.url.copy_with(host="127.0.0.1", port=server.port)
+
+    calls = {"tool_calls": TOOL_CALLS, "reasoning_content": "hm"}
+    asks = chunked([events([chunk("tool_calls", **calls)])])
+    server.script(asks if stream else whole(completion("tool_calls", **calls)), HELLO)
+    with httpx2.Client(event_hooks={"request": [to_loopback]}) as http:
+        named = openai.OpenAI(base_url=f"http://{host}:{server.port}/v1", api_key=KEY, http_client=http)
+        model = OpenAIChat(named, "m", stream=stream, keep_reasoning=keep)
+        reply = model.reply(MESSAGES, TOOLS, soon)
+        assert (reply.extra_lasts, reply.reasoning) == (lasts, "hm")
+        assert reply.extra == {"reasoning_content": "hm"}
+        assert not model.reply(MESSAGES, [], soon).extra_lasts
+
+
+def test_a_streams_reasoning_is_in_no_delta(server: Loopback, client: openai.OpenAI, soon: Deadline):
+    text = ["<thi", "nk>h", "m</think", ">\n", "\nHel", "lo <"]
+    server.script(chunked([events([*(chunk(content=part) for part in text), chunk("stop")])]))
+    deltas: list[str] = []
+    reply = OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
+    assert (reply.text, reply.reasoning, deltas) == ("Hello <", "hm", ["Hel", "lo <"])
+
+
+def test_what_could_have_been_a_tag_is_heard_in_the_end(
+    server: Loopback, client: openai.OpenAI, soon: Deadline
+):
+    server.script(chunked([events([chunk(content="<thi"), chunk("stop")])]))
+    deltas: list[str] = []
+    reply = OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], soon, deltas.append)
+    assert (reply.text, deltas) == ("<thi", ["<thi"])
 
 
 def test_without_tools_none_are_named(server: Loopback, client: openai.OpenAI, soon: Deadline):
@@ -361,59 +407,78 @@ def test_a_redirect_is_not_followed(server: Loopback, client: openai.OpenAI, soo
 # --- answers that are none ---
 
 
+FAILED = "The model's server answered with an error."
+BROKEN_OFF = "The connection to the model's server broke off."
+
+NO_ANSWERS: list[tuple[str, Answer, str, str, bool]] = [
+    ("html", whole(b"<html>hi</html>", 200, "text/html"), PROTOCOL, Unreadable.WEB_PAGE, False),
+    ("html as json", whole(b" <p>", 200), PROTOCOL, Unreadable.WEB_PAGE, False),
+    ("text", whole(b"hello"), PROTOCOL, Unreadable.NOT_JSON, False),
+    ("nothing", whole(b""), PROTOCOL, Unreadable.NOT_JSON, False),
+    ("invalid utf-8", whole(b'{"id\xff": "\xfe"'), PROTOCOL, Unreadable.NOT_JSON, False),
+    (
+        "invalid utf-8 in a text",
+        whole(HELLO_BYTES.replace(b"Hello", b"\xff")),
+        PROTOCOL,
+        Unreadable.NOT_JSON,
+        False,
+    ),
+    ("too deep", whole(b"[" * 100_000), PROTOCOL, Unreadable.NOT_JSON, False),
+    ("no object", whole([]), PROTOCOL, Unreadable.NO_OBJECT, False),
+    ("no choices", whole({"choices": []}), PROTOCOL, Unreadable.NO_CHOICES, False),
+    ("error in a 200", whole({"error": {"message": KEY}}), "provider_error", FAILED, False),
+    (
+        "lying gzip",
+        whole(b"no gzip", Content_Encoding="gzip"),
+        PROTOCOL,
+        Unreadable.COMPRESSION_BROKEN,
+        False,
+    ),
+    (
+        "lying gzip, 500",
+        whole(b"no", 500, Content_Encoding="gzip"),
+        PROTOCOL,
+        Unreadable.COMPRESSION_BROKEN,
+        False,
+    ),
+    ("brotli", whole(b"x", Content_Encoding="br"), PROTOCOL, Unreadable.COMPRESSION_UNASKED, False),
+    ("no delta", chunked([events([{"choices": [{"delta": 5}]}])]), PROTOCOL, Unreadable.NO_DELTA, False),
+    ("cut inside an event", chunked([STREAM[:200]]), PROTOCOL, Unreadable.CUT_OFF, False),
+    ("cut between events", chunked([CHUNK]), PROTOCOL, Unreadable.CUT_OFF, False),
+    ("bad utf-8 event", chunked([CHUNK, b"data: \xff\n\n"]), PROTOCOL, Unreadable.NOT_JSON, False),
+    ("bad json event", chunked([CHUNK, b"data: {\n\n"]), PROTOCOL, Unreadable.NOT_JSON, False),
+    ("only done", chunked([b"data: [DONE]\n\n"]), PROTOCOL, Unreadable.NO_CHOICES, False),
+    ("empty stream", chunked([b""]), PROTOCOL, Unreadable.CUT_OFF, False),
+    ("error chunk", chunked([CHUNK, events([{"error": {"message": KEY}}])]), "provider_error", FAILED, False),
+    ("error event", chunked([CHUNK, ERROR_EVENT]), "provider_error", FAILED, False),
+    (
+        "broken off",
+        Answer([head(Content_Length="50") + b"{"], close=True),
+        "provider_error",
+        BROKEN_OFF,
+        True,
+    ),
+    ("no answer at all", Answer([], close=True), "provider_error", BROKEN_OFF, True),
+    ("not http", Answer([b"SSH-2.0\r\n\r\n"], close=True), "provider_error", BROKEN_OFF, True),
+]
+
+
 @pytest.mark.parametrize(
-    ("answer", "code", "retry"),
-    [
-        pytest.param(whole(b"<html>hi</html>", 200, "text/html"), "provider_protocol", False, id="html"),
-        pytest.param(whole(b" <p>", 200), "provider_protocol", False, id="html as json"),
-        pytest.param(whole(b"hello"), "provider_protocol", False, id="text"),
-        pytest.param(whole(b""), "provider_protocol", False, id="empty"),
-        pytest.param(whole(b'{"id\xff": "\xfe"'), "provider_protocol", False, id="invalid utf-8"),
-        pytest.param(
-            whole(json.dumps(completion(content="x")).encode().replace(b'"x"', b'"\xff"')),
-            "provider_protocol",
-            False,
-            id="invalid utf-8 in a text",
-        ),
-        pytest.param(whole(b"[" * 100_000), "provider_protocol", False, id="too deep"),
-        pytest.param(whole({"choices": []}), "provider_protocol", False, id="no choices"),
-        pytest.param(whole({"error": {"message": KEY}}), "provider_error", False, id="error in a 200"),
-        pytest.param(whole(b"no gzip", Content_Encoding="gzip"), "provider_protocol", False, id="lying gzip"),
-        pytest.param(
-            whole(b"no gzip", 500, Content_Encoding="gzip"), "provider_protocol", False, id="lying gzip, 500"
-        ),
-        pytest.param(chunked([STREAM[:200]]), "provider_protocol", False, id="cut inside an event"),
-        pytest.param(chunked([CHUNK]), "provider_protocol", False, id="cut between events"),
-        pytest.param(chunked([CHUNK, b"data: \xff\n\n"]), "provider_protocol", False, id="bad utf-8 event"),
-        pytest.param(chunked([CHUNK, b"data: {\n\n"]), "provider_protocol", False, id="bad json event"),
-        pytest.param(chunked([b"data: [DONE]\n\n"]), "provider_protocol", False, id="only done"),
-        pytest.param(chunked([b""]), "provider_protocol", False, id="empty stream"),
-        pytest.param(
-            chunked([CHUNK, events([{"error": {"message": KEY}}])]), "provider_error", False, id="error chunk"
-        ),
-        pytest.param(
-            chunked([CHUNK, b'event: error\ndata: {"message": "CANARY"}\n\n']),
-            "provider_error",
-            False,
-            id="error event",
-        ),
-        pytest.param(
-            Answer([head(Content_Length="50") + b'{"choices"'], close=True),
-            "provider_error",
-            True,
-            id="broken off",
-        ),
-        pytest.param(Answer([], close=True), "provider_error", True, id="no answer at all"),
-        pytest.param(Answer([b"SSH-2.0\r\n\r\n"], close=True), "provider_error", True, id="not http"),
-    ],
+    ("answer", "code", "what", "retry"), [pytest.param(*row[1:], id=row[0]) for row in NO_ANSWERS]
 )
 def test_what_is_no_answer_fails_with_a_name(
-    server: Loopback, client: openai.OpenAI, soon: Deadline, answer: Answer, code: str, retry: bool
+    server: Loopback, client: openai.OpenAI, soon: Deadline, answer: Answer, code: str, what: str, retry: bool
 ):
     server.script(answer)
     error = failure(OpenAIChat(client, "m", stream=True), soon)
     assert (error.code, error.retry) == (code, retry)
-    assert still_usable(server, client, soon)
+    assert error.message == (f"The model's server sent {what}." if code == PROTOCOL else what)
+
+
+def test_every_unreadable_answer_has_its_row():
+    here: set[str] = {row[3] for row in NO_ANSWERS if row[2] == PROTOCOL}
+    there: set[str] = {what for _, what in test_wire.NO_ANSWERS}
+    assert here | there | {Unreadable.TOO_LARGE} == set(Unreadable)
 
 
 def test_a_stream_that_ends_without_done(server: Loopback, client: openai.OpenAI, soon: Deadline):

@@ -98,7 +98,7 @@ def test_a_key_that_cannot_be_sent(key: str):
 
 
 def test_a_switch_that_is_none():
-    with pytest.raises(SettingsError, match="GLASSLOOP_STREAM must be true or false"):
+    with pytest.raises(SettingsError, match=r"^GLASSLOOP_STREAM must be true or false\.$"):
         load_settings({"GLASSLOOP_STREAM": "maybe"})
 
 

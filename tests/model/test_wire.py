@@ -1,7 +1,7 @@
 """What real servers send, row by row: the reply that it is read as, and the note that it leaves."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,7 +9,15 @@ from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.model.failures import Unreadable
 from agent.model.sse import Events
-from agent.model.wire import MAX_CALLS, MAX_EXTRA_BYTES, Quirk, Stream, read_assistant, read_message
+from agent.model.wire import (
+    MAX_CALLS,
+    MAX_EXTRA_BYTES,
+    MAX_REASONING_CHARS,
+    Quirk,
+    Stream,
+    read_assistant,
+    read_message,
+)
 
 ARGS = '{"a": 1}'
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
@@ -32,6 +40,9 @@ def message(**fields: Any) -> dict[str, Any]:
 def completion(message: Any, finish_reason: Any = "stop", **fields: Any) -> dict[str, Any]:
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     return {"choices": [choice], "usage": USAGE, **fields}
+
+
+CHOICE = {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}
 
 
 def test_a_plain_answer_leaves_no_note():
@@ -150,6 +161,11 @@ def test_a_call_is_read_tolerantly(entry: dict[str, Any], expected: WireCall, no
         (completion(message(content="a"), usage=None), Quirk.USAGE_MISSING),
         (completion(message(content="a"), usage={"prompt_tokens": "many"}), Quirk.USAGE_UNREADABLE),
         (completion(message(content="a"), usage=[1]), Quirk.USAGE_UNREADABLE),
+        (completion(message(content="a", odd=float("nan"))), Quirk.VENDOR_DROPPED),
+        (completion(message(content="<think>hm</think>a")), Quirk.THINKING_IN_TEXT),
+        (completion(message(content="<think></think>a")), Quirk.THINKING_IN_TEXT),
+        (completion(message(content="a", reasoning="x" * (MAX_REASONING_CHARS + 1))), Quirk.REASONING_CUT),
+        (completion(message(content="a")) | {"choices": [CHOICE, CHOICE]}, Quirk.CHOICES_EXTRA),
     ],
 )
 def test_a_completion_is_read_tolerantly(body: dict[str, Any], note: Quirk):
@@ -180,6 +196,55 @@ def test_a_usage_of_zeros_is_none():
     zeros = {"prompt_tokens": 0, "completion_tokens": 0}
     reply = read_message(completion(message(content="a"), usage=zeros))
     assert (reply.usage, reply.notes) == (None, (Quirk.USAGE_MISSING,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "add", "arguments": {}}</tool_call>',
+        'Let me see.\n<function=add>{"a": 1}</function>',
+        "<|tool_calls_section_begin|>functions.add:0",
+        "<｜tool▁calls▁begin｜>add",
+        '[TOOL_CALLS][{"name": "add"}]',
+        "<|python_tag|>add.call(a=1)",
+        '<invoke name="add">',
+        '{"name": "add", "arguments": {"a": 1}}',
+        ' ```json\n{"name": "add",\n"parameters": {}}\n```',
+        '[{"name": "add", "arguments": {}}]',
+    ],
+)
+def test_a_call_written_as_text_is_text(text: str):
+    reply = read_message(completion(message(content=text)))
+    assert (reply.text, reply.calls, reply.notes) == (text, (), (Quirk.CALL_AS_TEXT,))
+
+
+@pytest.mark.parametrize(
+    "text", ["A tool call is a wish.", '{"name": "Ada"}', "functions.add is one", '{"a": {"arguments": 1}}']
+)
+def test_other_text_is_not_taken_for_a_call(text: str):
+    assert read_message(completion(message(content=text))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reasoning"),
+    [
+        ({"reasoning_content": "hm\ud800", "content": "a"}, "hm\ufffd"),
+        ({"reasoning_content": "one", "content": "<think>two</think>a"}, "one"),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"text": "hm"}]}, {"type": "text", "text": "a"}]},
+            "hm",
+        ),
+        ({"reasoning": " ", "content": "a"}, None),
+        ({"reasoning": "x" * (MAX_REASONING_CHARS + 9), "content": "a"}, "x" * MAX_REASONING_CHARS),
+    ],
+)
+def test_reasoning_is_told_apart(fields: dict[str, Any], reasoning: str | None):
+    reply = read_message(completion(message(**fields)))
+    assert (reply.text, reply.reasoning) == ("a", reasoning)
+    stream = Stream()
+    stream.feed(chunk("stop", USAGE, **fields))
+    streamed = stream.finish(done=True)
+    assert (streamed.text, streamed.reasoning) == ("a", reasoning)
 
 
 def nested(depth: int) -> Any:
@@ -262,35 +327,37 @@ def test_a_bare_message_is_read_without_notes_about_its_completion():
     assert read_assistant(message(tool_calls=[call()])).notes == ()
 
 
-NO_ANSWERS: list[Any] = [
-    None,
-    [],
-    "text",
-    {},
-    {"choices": None},
-    {"choices": []},
-    {"choices": {}},
-    {"choices": [None]},
-    {"choices": [{}]},
-    completion(None),
-    completion("text"),
-    completion(message(content=5)),
-    completion(message(content=[5])),
-    completion(message(content="a", refusal=5)),
-    completion(message(tool_calls={})),
-    completion(message(tool_calls="x")),
-    completion(message(tool_calls=[None])),
-    completion(message(tool_calls=[call(function="add")])),
-    completion(message(tool_calls=[call(function=function(name=5))])),
+NO_ANSWERS: list[tuple[Any, Unreadable]] = [
+    (None, Unreadable.NO_OBJECT),
+    ([], Unreadable.NO_OBJECT),
+    ("text", Unreadable.NO_OBJECT),
+    ({}, Unreadable.NO_CHOICES),
+    ({"choices": None}, Unreadable.NO_CHOICES),
+    ({"choices": []}, Unreadable.NO_CHOICES),
+    ({"choices": {}}, Unreadable.NO_CHOICES),
+    ({"choices": [None]}, Unreadable.NO_CHOICE),
+    ({"choices": [{}]}, Unreadable.NO_MESSAGE),
+    (completion(None), Unreadable.NO_MESSAGE),
+    (completion("text"), Unreadable.NO_MESSAGE),
+    (completion(message(content=5)), Unreadable.CONTENT),
+    (completion(message(content=[5])), Unreadable.CONTENT),
+    (completion(message(content="a", refusal=5)), Unreadable.REFUSAL),
+    (completion(message(tool_calls={})), Unreadable.CALLS),
+    (completion(message(tool_calls="x")), Unreadable.CALLS),
+    (completion(message(tool_calls=[None])), Unreadable.CALL),
+    (completion(message(tool_calls=[call()] * (MAX_CALLS + 1))), Unreadable.CALLS_MANY),
+    (completion(message(tool_calls=[call(function="add")])), Unreadable.FUNCTION),
+    (completion(message(tool_calls=[call(function=function(name=5))])), Unreadable.NAME),
 ]
 
 
-@pytest.mark.parametrize("body", NO_ANSWERS)
-def test_what_is_no_answer_is_a_protocol_error(body: Any):
+@pytest.mark.parametrize(("body", "what"), NO_ANSWERS)
+def test_what_is_no_answer_is_a_protocol_error(body: Any, what: Unreadable):
     with pytest.raises(ModelError) as raised:
         read_message(body)
     assert raised.value.code == "provider_protocol"
-    assert raised.value.message.endswith(".")
+    assert raised.value.message == f"The model's server sent {what}."
+    assert not raised.value.retry
 
 
 @pytest.mark.parametrize(
@@ -438,6 +505,12 @@ A, B = WireCall("a", "add", '{"a": 1}'), WireCall("b", "mul", '{"b": 2}')
             id="arguments object",
         ),
         pytest.param(
+            [piece({"a": 1}, index=0, id="a", name="add"), piece(" ", index=0)],
+            (WireCall("a", "add", '{"a": 1} '),),
+            Quirk.ARGUMENTS_MIXED,
+            id="arguments object, then text",
+        ),
+        pytest.param(
             [piece(None, index=0, id="a", name="add")],
             (WireCall("a", "add", None),),
             Quirk.ARGUMENTS_NULL,
@@ -573,3 +646,22 @@ def test_json_text_with_nan_stays_the_servers_text():
         '{"choices": [{"message": {"tool_calls": [{"id": "c", "function": {"arguments": [NaN]}}]}}]}'
     )
     assert read_message(body).calls[0].arguments == "[NaN]"
+
+
+ELSEWHERE = {
+    Quirk.DELTA_MESSAGE: "test_a_whole_message_inside_a_stream_is_read",
+    Quirk.DONE_MISSING: "test_a_stream_without_done_is_whole_once_it_has_a_finish_reason",
+    Quirk.CALL_AS_TEXT: "test_a_call_written_as_text_is_text",
+}
+NAMED_LATER = {Quirk.ID_TAKEN, Quirk.CALLS_UNASKED, Quirk.CALLS_CUT}
+"""Notes of the step from a reply to an event, tested with the decisions."""
+
+
+def test_every_quirk_has_its_row():
+    tables = (test_a_message_is_read_tolerantly, test_a_call_is_read_tolerantly)
+    tables += (test_a_completion_is_read_tolerantly, test_streamed_calls)
+    marks: list[Any] = [mark for table in tables for mark in cast(Any, table).pytestmark]
+    rows = [getattr(row, "values", row) for mark in marks for row in mark.args[1]]
+    noted = {value for row in rows for value in row if isinstance(value, Quirk)}
+    assert noted | ELSEWHERE.keys() | NAMED_LATER == set(Quirk)
+    assert all(name in globals() for name in ELSEWHERE.values())
