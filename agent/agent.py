@@ -17,6 +17,7 @@ from agent.model import Message, Model, OnDelta
 from agent.policy import Policy
 from agent.prompt import system_prompt
 from agent.record import (
+    INVALID_TOOL,
     ApprovalExpired,
     Decided,
     Event,
@@ -101,6 +102,8 @@ class Agent:
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in given}
         if len(self.tools) != len(given):
             raise ValueError("Two tools have the same name.")
+        if INVALID_TOOL in self.tools:
+            raise ValueError(f"No tool may be called {INVALID_TOOL}: it stands for a call without a name.")
         self.policy = policy or DEFAULT_POLICY
         self.policy.check(given)
         self.model = model
@@ -209,12 +212,13 @@ class Agent:
 
     @property
     def can_retry(self) -> bool:
-        """Whether `retry` would do something: the run failed for want of a reply, and has requests left."""
+        """Whether `retry` would do something: the run failed for want of a reply, and may spend more."""
         with self.lock:
             run = self.state.run
             if run is None or self._worker is not None or not run.can_retry:
                 return False
-            return run.requests < self.limits.max_requests - 1
+            spent = run.usage.total_tokens >= self.limits.max_tokens
+            return run.requests < self.limits.max_requests - 1 and not spent
 
     def retry(self, on_delta: OnDelta | None = None) -> Run | None:
         """Send the request again that ended the latest run, and go on with that run.

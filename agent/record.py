@@ -26,6 +26,10 @@ class State(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+INVALID_TOOL = "invalid_tool"
+"""What a call goes by that came without a name. No tool may have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call as the model wrote it, under an id of ours that is unique in the whole record."""

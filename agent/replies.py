@@ -9,7 +9,7 @@ from agent.arguments import json_text
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.model.wire import Quirk
-from agent.record import ReplyReceived, RequestFailed, ToolCall
+from agent.record import INVALID_TOOL, ReplyReceived, RequestFailed, ToolCall
 from agent.state import RunState
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def name_calls(calls: Sequence[WireCall], taken: set[str]) -> tuple[ToolCall, ..
         given = call.provider_id if call.provider_id and call.provider_id.strip() else None
         wire_id = next(one for one in _ids(given, len(used)) if one not in used)
         used.add(wire_id)
-        named.append(ToolCall(wire_id, given, call.name, as_text(call.arguments)))
+        named.append(ToolCall(wire_id, given, call.name or INVALID_TOOL, as_text(call.arguments)))
     return tuple(named)
 
 

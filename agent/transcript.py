@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.arguments import as_sent, value_of
 from agent.model import Message
-from agent.record import ReplyReceived, UserMessage
+from agent.record import INVALID_TOOL, ReplyReceived, UserMessage
 from agent.state import Entry, Exchange
 
 SHRUNK = '{"ok":null,"truncated":true,"note":"left out to save space; ask again if it matters"}'
@@ -193,5 +193,5 @@ def _answers(entry: Exchange, shrunk: bool) -> Iterator[Message]:
 
 def wire_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     """A call as it is sent back, under a name that each server takes; the model's own is in the record."""
-    safe = _UNSAFE_NAME.sub("_", name)[:64] or "invalid_tool"
+    safe = _UNSAFE_NAME.sub("_", name)[:64] or INVALID_TOOL
     return {"id": call_id, "type": "function", "function": {"name": safe, "arguments": arguments}}

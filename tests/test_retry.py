@@ -123,6 +123,13 @@ def test_a_limit_is_not_lifted_by_it() -> None:
     assert not setup.agent.can_retry
 
 
+def test_spent_tokens_are_not_forgotten_by_it() -> None:
+    setup = Setup({"content": "", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}, "never")
+    setup.agent.limits = Limits(max_tokens=10)
+    assert setup.ask().end_code == "empty_response"
+    assert not setup.agent.can_retry
+
+
 def test_before_the_first_message_and_after_a_stop_there_is_nothing_to_repeat() -> None:
     setup = Setup(asks(call("w", "note", ONE)), "never")
     assert setup.agent.retry() is None

@@ -413,7 +413,7 @@ def _is_deeper(value: object, depth: int) -> bool:
 class _Call:
     """A tool call while its pieces arrive."""
 
-    __slots__ = ("arguments", "extra", "index", "name", "object", "provider_id")
+    __slots__ = ("arguments", "extra", "has_function", "index", "name", "object", "provider_id")
 
     def __init__(self, index: int | None, provider_id: str | None) -> None:
         self.index = index
@@ -421,6 +421,7 @@ class _Call:
         self.name = ""
         self.arguments: list[str] | None = None
         self.object: dict[str, Any] | None = None
+        self.has_function = False
         self.extra = _Extra()
 
     def add(self, name: str, arguments: str | dict[str, Any] | None, notes: Notes) -> None:
@@ -549,7 +550,8 @@ class Stream:
             self._feed_call(_object(entry, Unreadable.CALL))
 
     def _feed_call(self, entry: dict[str, Any]) -> None:
-        function = _function(entry) or {}
+        function = _function(entry)
+        has_function, function = function is not None, function or {}
         index = entry.get("index")
         if type(index) is not int:
             self._notes[Quirk.INDEX_MISSING] = None
@@ -566,6 +568,7 @@ class Stream:
         elif call.provider_id is None:
             call.provider_id = provider_id
         call.add(name, arguments, self._notes)
+        call.has_function |= has_function
         for field, value in _call_extra(entry).items():
             call.extra.add(field, value)
 
@@ -598,6 +601,8 @@ class Stream:
         notes = self._notes
         if not done:
             notes[Quirk.DONE_MISSING] = None
+        if not all(call.has_function for call in self._calls):
+            notes[Quirk.FUNCTION_MISSING] = None
         calls = tuple(
             _wire_call(call.provider_id, call.name, call.value(), call.extra.whole(), notes)
             for call in self._ordered()

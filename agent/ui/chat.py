@@ -68,7 +68,7 @@ def _outcome(run: RunState, events: Sequence[Event], t: Texts) -> str:
     if run.end_code is None:
         return told
     word, sentence = t.states[run.state], ENDS[run.end_code]
-    cause = run.failed.message if run.failed and run.failed.code == run.end_code else ""
+    cause = run.failed.message if run.failed and run.limit is None else ""
     return (
         f'<div class="gl-ended" role="status"><b>{escape(word)}</b> '
         f'<span class="gl-code">{escape(run.end_code)}</span> {escape(sentence)}'

@@ -529,7 +529,10 @@ A, B = WireCall("a", "add", '{"a": 1}'), WireCall("b", "mul", '{"b": 2}')
             id="name in pieces",
         ),
         pytest.param(
-            [{"index": 0, "id": "a"}], (WireCall("a", "", None),), Quirk.NAME_MISSING, id="function missing"
+            [{"index": 0, "id": "a"}],
+            (WireCall("a", "", None),),
+            Quirk.FUNCTION_MISSING,
+            id="function missing",
         ),
     ],
 )
