@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent.arguments import json_text
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
-from agent.model.wire import Quirk
+from agent.model.quirks import Quirk
 from agent.record import INVALID_TOOL, ReplyReceived, RequestFailed, ToolCall
 from agent.state import RunState
 

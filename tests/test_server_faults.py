@@ -19,7 +19,7 @@ import pytest
 
 from agent import Limits, Run, State
 from agent.limits import SystemClock
-from agent.model.wire import Quirk
+from agent.model.quirks import Quirk
 from agent.record import (
     CallAnswered,
     CallFinished,

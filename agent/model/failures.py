@@ -57,7 +57,7 @@ class Unreadable(StrEnum):
     """Every answer that cannot be read as a reply, by what a person is told of it.
 
     They end a run as provider_protocol and are not sent again by themselves: a server that answers so
-    once does it again. What is read over instead is in `agent.model.wire.Quirk`.
+    once does it again. What is read over instead is in `agent.model.quirks`.
     """
 
     NOT_JSON = "an answer that is not readable JSON"

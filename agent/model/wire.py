@@ -8,60 +8,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, cast
 
 from typing_extensions import TypeIs
 
 from agent.model import Reply, Usage, WireCall
 from agent.model.failures import Unreadable, answered_error, unreadable
+from agent.model.quirks import Quirk
 from agent.model.reasoning import Thinking, of_fields, split, text_of
 
 Notes = dict[str, None]
 """An ordered set of wire notes."""
-
-
-class Quirk(StrEnum):
-    """Every deviation that is read over, by the note it leaves."""
-
-    CONTENT_PARTS = "content came as a list of parts"
-    CONTENT_PART_DROPPED = "a content part that is not text was dropped"
-    CALLS_EMPTY = "tool_calls was there but empty"
-    ID_MISSING = "a tool call came without an id"
-    ID_UNUSABLE = "a tool call id was too long or not printable"
-    ID_TAKEN = "a tool call id was taken, or no server would take it back: the call has another one"
-    ID_NOT_TEXT = "a tool call id was not a text"
-    NAME_UNUSABLE = "a tool name was too long or not printable"
-    NAME_MISSING = "a tool call came without a name"
-    FUNCTION_MISSING = "a tool call came without its function"
-    ARGUMENTS_OBJECT = "arguments came as an object, not as a text"
-    ARGUMENTS_NULL = "arguments came as null or not at all"
-    ARGUMENTS_OTHER = "arguments came as another JSON value, kept as its text"
-    ARGUMENTS_MIXED = "arguments came as text and object in turn"
-    ARGUMENTS_NO_OBJECT = "arguments are not the text of one object"
-    CALL_AS_TEXT = "the text holds what looks like a tool call: it is shown and was not run"
-    CALLS_UNASKED = "calls in the last reply of a run are dropped: no tools were offered"
-    CALLS_CUT = "calls of a reply that was cut off or filtered are not looked at"
-    LEGACY_CALL = "a legacy function_call was not run: it is not supported"
-    FINISH_MISSING = "finish_reason was missing"
-    FINISH_UNREADABLE = "finish_reason was not a word"
-    FINISH_MISMATCH = "finish_reason does not say tool_calls although calls are there"
-    FINISH_WITHOUT_CALLS = "finish_reason says tool_calls although no call is there"
-    CHOICES_EXTRA = "more than one choice: the first was used"
-    USAGE_MISSING = "usage was missing"
-    USAGE_UNREADABLE = "usage could not be read"
-    VENDOR_DROPPED = "vendor fields that are too large, too deep or not finite were dropped"
-    VENDOR_FIELDS = "vendor fields are sent back and kept nowhere else"
-    THINKING_IN_TEXT = "reasoning came inside the text and is shown apart from it"
-    REASONING_CUT = "the reasoning was too long to be shown whole"
-    SURROGATE = "lone surrogates were replaced"
-    INDEX_MISSING = "a streamed call came without an index"
-    INDEX_START = "the index of streamed calls does not start at 0"
-    INDEX_ORDER = "streamed calls came out of order"
-    INDEX_REPEATED = "streamed calls share one index"
-    NAME_PIECES = "a tool name came in pieces"
-    DELTA_MESSAGE = "a whole message came inside a stream"
-    DONE_MISSING = "the stream ended without [DONE]"
 
 
 MAX_CALLS = 128

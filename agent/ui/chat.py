@@ -6,7 +6,7 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from agent.model.wire import Quirk
+from agent.model.quirks import Quirk
 from agent.record import Event
 from agent.run import Run
 from agent.state import RunState, replayed

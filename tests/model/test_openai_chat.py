@@ -22,7 +22,7 @@ from agent.limits import Deadline, SystemClock
 from agent.model import Reply, Usage, WireCall
 from agent.model.failures import Unreadable
 from agent.model.openai_chat import MAX_BODY_BYTES, MAX_ERROR_BYTES, OpenAIChat
-from agent.model.wire import Quirk
+from agent.model.quirks import Quirk
 from tests.model import test_wire
 from tests.model.server import KEY, Answer, Loopback, chunked, events, head, loopback, whole
 from tools.base import Tool

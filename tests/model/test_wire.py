@@ -8,12 +8,12 @@ import pytest
 from agent.errors import ModelError
 from agent.model import Reply, Usage, WireCall
 from agent.model.failures import Unreadable
+from agent.model.quirks import Quirk
 from agent.model.sse import Events
 from agent.model.wire import (
     MAX_CALLS,
     MAX_EXTRA_BYTES,
     MAX_REASONING_CHARS,
-    Quirk,
     Stream,
     read_assistant,
     read_message,
