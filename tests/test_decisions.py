@@ -1348,6 +1348,8 @@ def test_a_silent_server_does_not_evade_the_token_budget() -> None:
     run = setup.ask("x" * 400)
     assert run.end_code == "token_limit"
     assert run.usage.estimated
+    thinks = Setup(model=Silent([{"content": "so", "reasoning_content": "x" * 400}]))
+    assert thinks.ask().usage.completion_tokens == 402 // 4
 
 
 def test_results_of_earlier_runs_are_shrunk_before_runs_are_dropped() -> None:

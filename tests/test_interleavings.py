@@ -225,6 +225,19 @@ def test_a_stop_before_any_step_leaves_no_claim_without_a_start(at: int) -> None
     assert check_pairing(scene.agent.messages) == []
 
 
+def test_a_retry_waits_for_the_thread_that_still_has_the_run() -> None:
+    """The run has failed, and its thread has not let go of it yet: only after that can it be repeated."""
+    repeated: list[bool] = []
+    for at in range(1, 60):
+        scene = Scene([], failing=True)
+        lock = scene.meddle(at, scene.retry)
+        scene.agent.ask("first")
+        if lock.taken < at:
+            break
+        repeated.append(any(isinstance(event, RunRetried) for event in scene.agent.events))
+    assert repeated == [False] * (len(repeated) - 1) + [True]
+
+
 @pytest.mark.parametrize("at", range(1, 3))
 def test_of_two_decisions_at_once_one_decides(at: int) -> None:
     scene = Scene([])

@@ -439,6 +439,15 @@ def test_law_7_a_name_is_matched_exactly(name: str) -> None:
     assert len(stored) <= 64
 
 
+def test_law_7_no_tool_takes_a_call_without_a_name() -> None:
+    with pytest.raises(ValueError, match="without a name"):
+        Setup("done", more_tools=[make_tool("invalid_tool", Counter())])
+    setup = Setup(asks(call("a", "", ONE), call("b", "invalid_tool", ONE)), "done")
+    setup.ask()
+    assert [one["error"]["code"] for one in setup.results().values()] == ["tool_not_allowed"] * 2
+    assert [one["tool"] for one in setup.results().values()] == ["invalid_tool"] * 2
+
+
 @pytest.mark.parametrize(
     "text",
     [

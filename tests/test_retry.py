@@ -1,6 +1,7 @@
 """A person sends a failed request again: the request, and nothing else."""
 
 import json
+from threading import Condition
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from agent import Limits, State
 from agent.errors import ModelError
 from agent.model.scripted import Step
 from agent.record import RunRetried
-from tests.support import AT_ONCE_S, Setup, asks, call
+from tests.support import AT_ONCE_S, FakeClock, Setup, asks, call
 
 ONE = {"text": "A"}
 DOWN = ModelError("provider_error", "Down.")
@@ -118,9 +119,11 @@ def test_other_ends_are_not_repeated(step: Step, code: str | None) -> None:
 
 
 def test_a_limit_is_not_lifted_by_it() -> None:
-    setup = Setup(asks(call("l", "look", ONE)), DOWN, limits=Limits(max_requests=2))
-    assert setup.ask().end_code == "max_requests"
-    assert not setup.agent.can_retry
+    calls = asks(call("l", "look", ONE), call("m", "look", {"text": "B"}))
+    for limits in (Limits(max_requests=2), Limits(max_tool_calls=1)):
+        setup = Setup(calls, DOWN, limits=limits)
+        assert setup.ask().end_code in ("max_requests", "max_tool_calls")
+        assert not setup.agent.can_retry
 
 
 def test_spent_tokens_are_not_forgotten_by_it() -> None:
@@ -139,6 +142,16 @@ def test_before_the_first_message_and_after_a_stop_there_is_nothing_to_repeat() 
     assert not setup.agent.can_retry
     assert setup.agent.retry() is not None
     assert len(setup.model.requests) == 1
+
+
+def test_a_stop_in_the_pause_before_another_attempt_is_an_end() -> None:
+    class Stopping(FakeClock):
+        def wait(self, condition: Condition, timeout_s: float) -> None:
+            setup.agent.stop()
+
+    setup = Setup(ModelError("provider_error", "Down.", retry=True), "never", clock=Stopping())
+    assert setup.ask().end_code == "cancelled"
+    assert not setup.agent.can_retry
 
 
 def test_only_the_latest_run_can_be_repeated() -> None:

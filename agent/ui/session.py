@@ -133,7 +133,7 @@ class Session:
     def retry(self) -> None:
         """Send the request again that ended the run."""
         self.notice = None
-        self._submit(lambda: self.agent.retry(self._say), only_idle=True)
+        self._submit(lambda: self.agent.retry(self._say))
 
     def edit(self, card: Approval | None) -> None:
         """Begin to edit a card, or leave it as it is."""

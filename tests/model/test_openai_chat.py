@@ -579,6 +579,8 @@ LEAKS: list[dict[str, Any]] = [
     {"tool_calls": [wire_call(1, "add", f'{{"a": "{ESCAPED}", "b": "{UNICODE}"')]},
     {"tool_calls": [wire_call(1, "add", json.dumps({"a": json.dumps({"b": ESCAPED})}))]},
     {"tool_calls": [wire_call(1, KEY, "{}") | {"id": KEY}]},
+    {"tool_calls": [wire_call(1, "add", "{}") | {"extra_content": {"signature": KEY}}]},
+    {"content": f"<think>It is {KEY}</think>Hello"},
     {"tool_calls": [wire_call(1, "add", cast(str, {"a": [{"b": KEY, KEY: f'"{ESCAPED}"'}]}))]},
 ]
 
