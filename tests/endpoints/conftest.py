@@ -1,26 +1,46 @@
-import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import openai
 import pytest
 
-from tests.endpoints.server import AIMOCK_SCRIPT, Aimock, Endpoint, Llmock, free_port, running
+from agent import Limits
+from agent.audit import AuditLog
+from tests.endpoints.desk import KEY, Desk, MakeDesk
+from tests.endpoints.server import AIMOCK_SCRIPT, Aimock, Endpoint, Llmock, free_port, llmock_with, running
 from tests.support import require
 
 
+@pytest.fixture
+def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
+    with ExitStack() as open_things:
+
+        def make(endpoint: Endpoint, stream: bool, limits: Limits | None = None) -> Desk:
+            client = open_things.enter_context(openai.OpenAI(base_url=endpoint.base_url, api_key=KEY))
+            audit = open_things.enter_context(closing(AuditLog(tmp_path / "audit.jsonl")))
+            return Desk(client, stream, audit, limits)
+
+        yield make
+
+
 @pytest.fixture(scope="session")
-def aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
+def aimock_command() -> list[str]:
     node = require(shutil.which("node"), "aimock needs node, which is not installed.")
     given = os.environ.get("GLASSLOOP_AIMOCK", "")
     cli = require(
         Path(given) if given and Path(given).is_file() else None,
         "GLASSLOOP_AIMOCK names no file: it must be dist/cli.js of the npm package @copilotkit/aimock.",
     )
+    return [node, str(cli)]
+
+
+@pytest.fixture(scope="session")
+def aimock(aimock_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
     port = free_port()
-    command = [node, str(cli), "--port", str(port), "--fixtures", str(AIMOCK_SCRIPT)]
+    command = [*aimock_command, "--port", str(port), "--fixtures", str(AIMOCK_SCRIPT)]
     command += ["--strict", "--validate-on-load", "--chunk-size", "5", "--log-level", "warn"]
     environ = {**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}
     with running(command, port, tmp_path_factory.mktemp("aimock") / "log", environ):
@@ -29,13 +49,8 @@ def aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
 
 @pytest.fixture(scope="session")
 def llmock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llmock]:
-    require(importlib.util.find_spec("llmock"), "The package llmock is not installed.")
-    port = free_port()
-    start = "from llmock.cli import app; app()"
-    command = [sys.executable, "-c", start, "serve", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--log-level", "warning", "--tool-mode", "off"]
-    with running(command, port, tmp_path_factory.mktemp("llmock") / "log", os.environ):
-        yield Llmock(port)
+    with llmock_with(tmp_path_factory.mktemp("llmock"), "--tool-mode", "off") as server:
+        yield server
 
 
 @pytest.fixture(params=["aimock", "llmock"])

@@ -1,14 +1,19 @@
 """Starts somebody else's model server as a process of its own, and ends it by its id."""
 
+import importlib.util
 import json
+import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.support import require
 
 _START_S = 30.0
 _POLL_S = 0.05
@@ -53,6 +58,12 @@ class Aimock(Endpoint):
     def play(self, script: str) -> None:
         self.control("POST", "/__aimock/reset/journal")
 
+    def rage(self, chaos: Mapping[str, float]) -> None:
+        self.control("POST", "/__aimock/chaos", dict(chaos))
+
+    def calm_down(self) -> None:
+        self.control("DELETE", "/__aimock/chaos")
+
     def bodies(self) -> list[dict[str, Any]]:
         entries = self.control("GET", "/__aimock/journal?path=/v1/chat/completions")
         return [entry["body"] for entry in entries]
@@ -67,6 +78,19 @@ class Llmock(Endpoint):
         behaviors = json.loads(LLMOCK_SCRIPT.read_text(encoding="utf-8"))[script]
         self.control("POST", "/_llmock/reset")
         self.control("POST", "/_llmock/scenario", {"behaviors": behaviors})
+
+    def behave(self, *behaviors: Mapping[str, Any]) -> None:
+        self.control("POST", "/_llmock/scenario", {"behaviors": list(behaviors)})
+
+    def calm_down(self, text: str | None) -> None:
+        """Drop what is still put on; say this next."""
+        self.control("DELETE", "/_llmock/scenario")
+        if text is not None:
+            self.behave({"type": "reply", "text": text})
+
+    def findings(self) -> set[str]:
+        """What the server found wrong with the way in which its client went on after failures."""
+        return {one["code"] for one in self.control("GET", "/_llmock/verdict")["findings"]}
 
     def bodies(self) -> list[dict[str, Any]]:
         records = self.control("GET", "/_llmock/requests")["requests"]
@@ -94,6 +118,18 @@ def running(
             _end(process)
 
 
+@contextmanager
+def llmock_with(folder: Path, *options: str) -> Generator[Llmock]:
+    """Run llmock with these options of its own."""
+    require(importlib.util.find_spec("llmock"), "The package llmock is not installed.")
+    port = free_port()
+    start = "from llmock.cli import app; app()"
+    command = [sys.executable, "-c", start, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--log-level", "warning", *options]
+    with running(command, port, folder / "log", os.environ):
+        yield Llmock(port)
+
+
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     until = time.monotonic() + _START_S
     while time.monotonic() < until:
@@ -110,7 +146,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(2)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,83 +1,18 @@
 """Whole runs against two model servers that nobody here wrote."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
-import openai
 import pytest
 
-from agent import Agent, Run, State
-from agent.audit import AuditLog
-from agent.model.openai_chat import OpenAIChat
-from agent.record import RequestFailed
+from agent import State
 from agent.transcript import check_pairing
+from tests.endpoints.desk import KEY, MakeDesk
 from tests.endpoints.server import Endpoint, Llmock
-from tests.support import SUM, Counter, make_tool
 
-KEY = "sk-endpoint-CANARY-123"
 ANSWER = "Noted the flight at nine. The second note was not saved. The sum is 5.5."
 
 streams = pytest.mark.parametrize("stream", [False, True], ids=["json", "sse"])
-
-
-class Desk:
-    """An agent with counting tools in front of a real client; audited, on the machine's clock."""
-
-    def __init__(self, client: openai.OpenAI, stream: bool, audit: AuditLog) -> None:
-        self.note = Counter(lambda arguments: {"saved": arguments["text"]})
-        self.look = Counter(lambda arguments: {"seen": arguments["text"]})
-        self.add = Counter(lambda arguments: {"result": arguments["a"] + arguments["b"]})
-        self.deltas: list[str] = []
-        self.agent = Agent(
-            model=OpenAIChat(client=client, model="gpt-4o", stream=stream),
-            tools=[
-                make_tool("note", self.note, "write"),
-                make_tool("look", self.look, "read"),
-                make_tool("add", self.add, "none", SUM),
-            ],
-            owner_id="o-1",
-            audit=audit,
-            jitter=lambda: 0.0,
-        )
-
-    def ask(self, text: str) -> Run:
-        return self.agent.ask(text, on_delta=self.deltas.append)
-
-    def decide(self, text: str, approve: bool, **more: Any) -> bool:
-        run = self.agent.run
-        assert run is not None
-        card = next(card for card in run.pending if card.arguments == {"text": text})
-        return self.agent.decide(card.id, card.digest, approve=approve, **more)
-
-    def proceed(self) -> Run:
-        run = self.agent.proceed(on_delta=self.deltas.append)
-        assert run is not None
-        return run
-
-    def results(self) -> list[dict[str, Any]]:
-        """The envelopes in the transcript, in order."""
-        return [json.loads(m["content"]) for m in self.agent.messages if m["role"] == "tool"]
-
-    def codes(self) -> list[str]:
-        return ["ok" if one["ok"] else one["error"]["code"] for one in self.results()]
-
-
-MakeDesk = Callable[[Endpoint, bool], Desk]
-
-
-@pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
-    with ExitStack() as open_things:
-
-        def make(endpoint: Endpoint, stream: bool) -> Desk:
-            client = open_things.enter_context(openai.OpenAI(base_url=endpoint.base_url, api_key=KEY))
-            audit = open_things.enter_context(closing(AuditLog(tmp_path / "audit.jsonl")))
-            return Desk(client, stream, audit)
-
-        yield make
 
 
 @streams
@@ -171,10 +106,10 @@ def test_an_unreadable_call_and_an_unknown_tool_are_answered(
 @streams
 def test_a_server_that_is_busy_once_is_asked_again(llmock: Llmock, make_desk: MakeDesk, stream: bool) -> None:
     llmock.play("busy once")
-    run = make_desk(llmock, stream).ask("Are you there?")
+    desk = make_desk(llmock, stream)
+    run = desk.ask("Are you there?")
     assert (run.state, run.answer) == (State.COMPLETED, "Here again.")
-    failures = [event for event in run.events if isinstance(event, RequestFailed)]
-    assert [event.code for event in failures] == ["provider_error"]
+    assert desk.failures() == ["provider_error"]
     first, second = llmock.bodies()
     assert first == second
 
