@@ -68,7 +68,8 @@ def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
     # One request is kept back: a run that met a limit still gets to explain itself, without tools.
     last_for = run.limit or ("max_requests" if run.requests >= limits.max_requests - 1 else None)
     tools = [] if last_for else agent.offered_tools()
-    view = window(agent.state.transcript, agent.state.chars + agent.fixed_chars, limits.max_context_chars)
+    chars = agent.state.chars + agent.fixed_chars
+    view = window(agent.state.transcript, chars, limits.max_context_chars, run.id)
     if view is None:
         end(agent, run, State.FAILED, run.limit or "context_overflow")
         return

@@ -194,7 +194,7 @@ def replayed(events: Iterable[Event]) -> RunState:
 def _messages_restored(state: Conversation, event: MessagesRestored) -> None:
     for message in value_of(event.messages):
         state.call_ids.update(call["id"] for call in message.get("tool_calls") or ())
-        _append(state, message, len(str(message)))
+        _append(state, message)
 
 
 def _tool_switched(state: Conversation, event: ToolSwitched) -> None:
@@ -204,7 +204,7 @@ def _tool_switched(state: Conversation, event: ToolSwitched) -> None:
 
 def _user_message(state: Conversation, event: UserMessage) -> None:
     state.run = RunState(event.run_id, event.at)
-    _append(state, event, len(event.text))
+    _append(state, event)
 
 
 def _request_sent(state: Conversation, event: RequestSent) -> None:
@@ -234,7 +234,7 @@ def _reply_received(state: Conversation, event: ReplyReceived) -> None:
         run.current = [CallState(call, run.replies, n) for n, call in enumerate(event.calls)]
         run.calls.update((call.id, call) for call in run.current)
     elif event.text and event.text.strip():
-        _append(state, event, len(event.text) + len(event.extra or ""))
+        _append(state, event)
 
 
 def is_final(run: RunState) -> bool:
@@ -368,8 +368,7 @@ def _close_reply(state: Conversation, run: RunState) -> None:
     run.in_transcript = True
     arguments = tuple(map(_sent_back, run.current))
     results = tuple(envelope(call) for call in run.current)
-    chars = len(run.reply.text or "") + len(run.reply.extra or "") + sum(map(len, arguments + results))
-    _append(state, Exchange(run.reply, arguments, results), chars)
+    _append(state, Exchange(run.reply, arguments, results))
 
 
 def _sent_back(call: CallState) -> str:
@@ -408,9 +407,22 @@ def envelope(call: CallState) -> str:
     return f'{text[:-1]},"data":{result.data or "null"}}}' if result.ok else text
 
 
-def _append(state: Conversation, entry: Entry, chars: int) -> None:
+def _append(state: Conversation, entry: Entry) -> None:
     state.transcript.append(entry)
-    state.chars += chars
+    state.chars += chars_of(entry)
+
+
+def chars_of(entry: Entry) -> int:
+    """What an entry holds at most of what goes over the wire, vendor fields included, in characters."""
+    match entry:
+        case UserMessage():
+            return len(entry.text)
+        case ReplyReceived():
+            return len(entry.text or "") + len(entry.extra or "")
+        case Exchange():
+            return chars_of(entry.reply) + sum(map(len, entry.arguments + entry.results))
+        case _:
+            return len(str(entry))
 
 
 def _move(run: RunState, event: Event) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from agent.arguments import as_sent, value_of
 from agent.model import Message
 from agent.record import INVALID_TOOL, ReplyReceived, UserMessage
-from agent.state import Entry, Exchange
+from agent.state import Entry, Exchange, chars_of
 
 SHRUNK = '{"ok":null,"truncated":true,"note":"left out to save space; ask again if it matters"}'
 MESSAGE_CHARS = 60
@@ -123,16 +123,16 @@ class Window:
     shrunk: int
 
 
-def window(entries: Sequence[Entry], chars: int, max_chars: int) -> Window | None:
-    """Fit the transcript: shrink results of earlier runs, then drop whole earlier runs; None where
-    the run at hand alone is too large."""
+def window(entries: Sequence[Entry], chars: int, max_chars: int, run_id: str) -> Window | None:
+    """Fit the transcript: leave out vendor fields that are not echoed, shrink results of earlier runs, then
+    drop whole earlier runs; None where the run at hand alone is too large."""
     upto = len(entries)
     spent = chars + MESSAGE_CHARS * upto
     if spent <= max_chars:
         return Window(0, upto, 0)
     starts = [n for n, entry in enumerate(entries) if _begins_run(entry)] or [0]
-    sizes = [_chars(entry, shrunk=n < starts[-1]) for n, entry in enumerate(entries)]
-    spent += sum(sizes) - sum(_chars(entry, shrunk=False) for entry in entries)
+    sizes = [_sent_chars(entry, n < starts[-1], run_id) for n, entry in enumerate(entries)]
+    spent += sum(sizes) - sum(map(chars_of, entries))
     for first in starts:
         if spent - sum(sizes[:first]) - MESSAGE_CHARS * first <= max_chars:
             return Window(first, upto, starts[-1])
@@ -143,13 +143,15 @@ def _begins_run(entry: Entry) -> bool:
     return isinstance(entry, UserMessage) or (isinstance(entry, dict) and entry.get("role") == "user")
 
 
-def _chars(entry: Entry, *, shrunk: bool) -> int:
-    if isinstance(entry, dict):
-        return len(str(entry))
-    if isinstance(entry, Exchange):
-        results = len(SHRUNK) * len(entry.results) if shrunk else sum(map(len, entry.results))
-        return len(entry.reply.text or "") + sum(map(len, entry.arguments)) + results
-    return len(entry.text or "")
+def _sent_chars(entry: Entry, shrunk: bool, run_id: str) -> int:
+    """What an entry costs in a request of this run."""
+    chars = chars_of(entry)
+    reply = entry.reply if isinstance(entry, Exchange) else entry
+    if isinstance(reply, ReplyReceived) and not _is_echoed(reply, run_id):
+        chars -= len(reply.extra or "")
+    if shrunk and isinstance(entry, Exchange):
+        chars += len(SHRUNK) * len(entry.results) - sum(map(len, entry.results))
+    return chars
 
 
 def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: str | None) -> list[Message]:
@@ -171,9 +173,13 @@ def wire_messages(prompt: str, entries: Sequence[Entry], view: Window, run_id: s
     return messages
 
 
+def _is_echoed(reply: ReplyReceived, run_id: str | None) -> bool:
+    return run_id is not None and (reply.run_id == run_id or reply.extra_lasts)
+
+
 def _echo(reply: ReplyReceived, run_id: str | None) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
     """The vendor fields of a message and of each of its calls that go back with them."""
-    if not reply.extra or not (reply.run_id == run_id or (reply.extra_lasts and run_id)):
+    if not reply.extra or not _is_echoed(reply, run_id):
         return {}, [dict[str, Any]()] * len(reply.calls)
     echo = value_of(reply.extra)
     return echo["message"], echo["calls"]

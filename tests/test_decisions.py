@@ -1294,6 +1294,26 @@ def test_vendor_fields_are_echoed_within_their_run_and_kept_nowhere() -> None:
     assert "SECRET THOUGHT" not in json.dumps(setup.agent.dump()) + json.dumps(setup.agent.messages)
 
 
+@pytest.mark.parametrize("lasts", [False, True])
+def test_large_vendor_fields_weigh_on_no_later_run(lasts: bool) -> None:
+    class Keeping(Scripted):
+        def reply(self, messages: Any, tools: Any, deadline: Any, on_delta: Any = None) -> Reply:
+            return replace(super().reply(messages, tools, deadline, on_delta), extra_lasts=lasts)
+
+    thinking = {**asks(call("l", "look", ONE)), "reasoning_content": "x" * 9000}
+    setup = Setup(model=Keeping([thinking, "done", "next", "so"]), limits=Limits(max_context_chars=12_000))
+    assert setup.ask().state == State.COMPLETED
+    assert setup.ask("y" * 3000).state == State.COMPLETED
+    sent = setup.agent.model.requests[2]  # type: ignore[attr-defined]
+    # What does not go back takes no room; where it would, its run is dropped as a whole.
+    assert [m["role"] for m in sent] == [
+        "system",
+        *(["user", "assistant", "tool", "assistant"] * (not lasts)),
+        "user",
+    ]
+    assert "xxx" not in json.dumps(sent)
+
+
 def test_vendor_fields_of_a_call_go_back_with_it() -> None:
     signed = {**call("l", "look", ONE), "extra_content": {"google": {"thought_signature": "SIGNED"}}}
     setup = Setup(asks(call("k", "look", TWO), signed), "done", "next")

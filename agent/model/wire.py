@@ -36,8 +36,9 @@ _FINISH_REASON = re.compile(r"[A-Za-z_]{1,40}")
 _CALL_AS_TEXT = re.compile(
     r"<tool_calls?>|<\|tool_calls?|<｜tool▁call|<\|python_tag\|>|\[TOOL_CALLS\]|<function_calls?>|<function[=(]"
     r"|<invoke name=|functions\.\w+:\d"
-    r"|\A\s*(?:```\w*\s*)?[\[{]\s*\{?\s*\"(?:name|function|tool|tool_name)\"\s*:"
-    r"(?=.*\"(?:arguments|parameters|tool_input)\"\s*:)",
+    # Possessive, because a long run of blanks would otherwise be tried in each of its parts.
+    r"|\A\s*+(?:```\w*+\s*+)?[\[{]\s*+(?:\{\s*+)?\"(?:name|function|tool|tool_name)\"\s*+:"
+    r"(?=.*\"(?:arguments|parameters|tool_input)\"\s*+:)",
     re.DOTALL,
 )
 """How models write a call where their server does not take it out of the text."""

@@ -225,6 +225,12 @@ def test_other_text_is_not_taken_for_a_call(text: str):
     assert read_message(completion(message(content=text))).notes == ()
 
 
+@pytest.mark.parametrize("text", ["{" + " " * 90_000, "[ { " + "\n" * 90_000 + "}", "functions." * 9_000])
+def test_no_text_is_searched_for_a_call_for_long(text: str):
+    """Each blank tried with each other one would take minutes."""
+    assert read_message(completion(message(content=text))).notes == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "reasoning"),
     [
