@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from agent.arguments import as_sent, value_of
+from agent.arguments import as_sent
 from agent.model import Message
 from agent.record import INVALID_TOOL, ReplyReceived, UserMessage
 from agent.state import Entry, Exchange, chars_of
@@ -181,7 +181,8 @@ def _echo(reply: ReplyReceived, run_id: str | None) -> tuple[Mapping[str, Any], 
     """The vendor fields of a message and of each of its calls that go back with them."""
     if not reply.extra or not _is_echoed(reply, run_id):
         return {}, [dict[str, Any]()] * len(reply.calls)
-    echo = value_of(reply.extra)
+    # Not as the gates read arguments: these numbers go back as they came, and Decimal is no JSON.
+    echo = json.loads(reply.extra)
     return echo["message"], echo["calls"]
 
 

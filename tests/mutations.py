@@ -32,7 +32,9 @@ REPLIES: tuple[Completion, ...] = (
     wants(_NOTE),
     wants(_LOOK, _NOTE, call("n2", "note", {"text": "B"}), _ADD),
     completion(asks(_ADD, _NOTE, text="One moment."), "tool_calls"),
-    completion({**asks(_SIGNED, _NOTE), "reasoning_content": "First look, then note."}, "tool_calls"),
+    completion(
+        {**asks(_SIGNED, _NOTE), "reasoning_content": "First look, then note.", "score": 0.5}, "tool_calls"
+    ),
     completion({"role": "assistant", "content": "<think>Grüße?</think>\n你好 🎉"}, "stop"),
     completion({"role": "assistant", "content": None, "refusal": "I will not."}, "stop"),
     completion({"role": "assistant", "content": _PARTS}, "stop"),
@@ -70,6 +72,7 @@ _ODD: tuple[Json, ...] = (
 _COMMON: tuple[Json, ...] = (
     None,
     -1,
+    0.5,
     10**400,
     float("nan"),
     "",

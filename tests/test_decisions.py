@@ -1325,6 +1325,16 @@ def test_vendor_fields_of_a_call_go_back_with_it() -> None:
     assert "SIGNED" not in json.dumps(setup.model.requests[2]) + json.dumps(setup.agent.dump())
 
 
+def test_numbers_in_vendor_fields_go_back_as_they_came() -> None:
+    beside = {"score": 0.5, "many": [1, -0.0, 1e300], "deep": {"p": 0.25}}
+    odd = {**asks({**call("l", "look", ONE), **beside}), **beside}
+    setup = Setup(odd, "done")
+    assert setup.ask().state == State.COMPLETED
+    sent = json.loads(json.dumps(setup.model.requests[1][2]))
+    assert sent.items() >= beside.items()
+    assert sent["tool_calls"][0].items() >= beside.items()
+
+
 def test_what_a_server_sends_beside_a_call_replaces_nothing_of_ours() -> None:
     odd = {**asks(call("l", "look", ONE)), "tool_call_id": "x", "name": "n"}
     setup = Setup(odd, "done")

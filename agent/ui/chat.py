@@ -55,6 +55,15 @@ def draw_run(events: Sequence[Event], writing: str, t: Texts) -> None:
     run = replayed(events)
     if run.ended:
         st.html(_outcome(run, events, t))
+    elif run.reply is None and not writing:
+        st.html(f'<div class="gl-small" role="status">{escape(visible(_awaited(run, t)))}</div>')
+
+
+def _awaited(run: RunState, t: Texts) -> str:
+    """Why nothing is being said."""
+    if run.failed and run.failed.retry_in_s is not None:
+        return t.retrying.format(sentence=run.failed.message, seconds=run.failed.retry_in_s)
+    return t.waiting
 
 
 def _outcome(run: RunState, events: Sequence[Event], t: Texts) -> str:

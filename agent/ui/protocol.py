@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from agent.limits import Limits
-from agent.record import Decided, Event, RequestSent, State, Verdict
+from agent.record import Decided, Event, RequestFailed, RequestSent, State, Verdict
 from agent.state import END_STATES, RunState
 from agent.timeline import Deed, Judged, Lane, Row, visible
 from agent.ui.texts import Texts
@@ -182,6 +182,7 @@ def _label(row: Row, marks: Mapping[str, int], t: Texts, requests: Mapping[int, 
         leader=chip(row.detail, marks, t),
         tool=f'<span class="gl-name">{_name(row.tool or "")}</span>',
         code=_code(row.code or ""),
+        seconds=f"{again_s:.1f}" if (again_s := _again_s(row.event)) is not None else "",
         detail=_text(row.detail, MAX_DETAIL),
         state=escape(t.states.get(State(row.detail), "")) if row.kind == "ended" else "",
     )
@@ -193,6 +194,8 @@ def _phrase(row: Row, t: Texts) -> str:
             return t.row_same
         case "runs" if row.effect == "write":
             return t.row_writes
+        case "request_failed" if _again_s(row.event) is not None:
+            return t.row_again
         case "result" if row.code:
             return t.row_failed
         case "result" if row.trust == "untrusted_content":
@@ -203,6 +206,10 @@ def _phrase(row: Row, t: Texts) -> str:
             return t.row_ends
         case kind:
             return t.rows[kind]
+
+
+def _again_s(event: Event) -> float | None:
+    return event.retry_in_s if isinstance(event, RequestFailed) else None
 
 
 def _is_edited(event: Event) -> bool:

@@ -391,6 +391,39 @@ def test_a_run_that_ends_while_it_is_drawn_is_drawn_to_its_end() -> None:
     assert (visit.offers(ENGLISH.stop), visit.at.chat_input[0].disabled) == (False, False)
 
 
+DRAW_RUN = """
+import streamlit as st
+from agent.ui.chat import draw_run
+from agent.ui.texts import ENGLISH
+draw_run(st.session_state["events"], "", ENGLISH)
+"""
+
+
+def test_it_is_said_what_is_waited_for() -> None:
+    model = EndsWhileItIsDrawn()
+    visit = Visit(model=model)
+    visit.session.ask("late")
+    assert model.asked.wait(TIMEOUT_S)
+    events = visit.run.events
+    assert ENGLISH.waiting in drawn_run(events)
+    failed = record.RequestFailed(
+        at=visit.session.agent.now(), run_id=visit.run.id, code="provider_error", message="<b>.", retry_in_s=2
+    )
+    words = drawn_run([*events, failed])
+    assert "&lt;b&gt;. The request goes out again after 2.0 s." in words
+    assert ENGLISH.waiting not in words
+    model.let.set()
+
+
+def drawn_run(events: list[record.Event]) -> str:
+    """What the chat draws of these events."""
+    at = AppTest.from_string(DRAW_RUN)
+    at.session_state["events"] = events
+    at.run()
+    assert not at.exception
+    return "\n".join(html.proto.body for html in at.get("html"))
+
+
 def test_an_answer_that_no_page_can_hold_is_drawn_in_part(visit: Visit) -> None:
     visit = Visit(model=Scripted(['"' * 3_000_000]))
     visit.ask("go")

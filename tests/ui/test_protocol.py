@@ -15,7 +15,7 @@ from agent import Limits, State
 from agent.gates import GATES
 from agent.model import Usage
 from agent.model.scripted import Step
-from agent.record import RequestSent
+from agent.record import RequestFailed, RequestSent
 from agent.state import RunState, replayed
 from agent.timeline import Deed, Judged, Lane, RowKind, ahead, judged, ledger, rows, visible
 from agent.ui import protocol
@@ -292,7 +292,7 @@ def test_tokens_are_grouped_and_an_estimate_says_so() -> None:
     run = RunState("r", 0.0, usage=Usage(1200, 34))
     assert "1,234tokens" in Drawn(protocol.meters(run, Limits(), 0.0, ENGLISH)).text
     run.usage = replace(run.usage, estimated=True)
-    assert "about 1,234tokens" in Drawn(protocol.meters(run, Limits(), 0.0, ENGLISH)).text
+    assert "≈ 1,234tokens" in Drawn(protocol.meters(run, Limits(), 0.0, ENGLISH)).text
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -404,6 +404,17 @@ def test_a_ledger_of_nothing_says_nothing_on_both_sides() -> None:
 # --- the catalogue is complete ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("retry_in_s", "label"),
+    [(None, "failed: provider_error"), (0.25, "failed: provider_error, again in 0.2 s")],
+)
+def test_a_failed_request_says_when_it_goes_out_again(retry_in_s: float | None, label: str) -> None:
+    failed = RequestFailed(at=0.0, run_id="r", code="provider_error", message="Down.", retry_in_s=retry_in_s)
+    drawn = Drawn(protocol.sequence(rows([failed]), [], {}, ENGLISH, {}))
+    assert label in drawn.text
+    assert ("again" in drawn.text) == (retry_in_s is not None)
+
+
 def test_every_kind_lane_state_and_gate_has_its_text() -> None:
     assert set(ENGLISH.rows) == set(get_args(RowKind))
     assert set(ENGLISH.lanes) == set(get_args(Lane)) == set(protocol.LANES)
@@ -413,8 +424,14 @@ def test_every_kind_lane_state_and_gate_has_its_text() -> None:
 
 
 def test_every_phrase_of_the_sequence_asks_only_for_what_a_row_has() -> None:
-    known = {"call", "leader", "tool", "code", "detail", "state", "number", "count", "request"}
-    for phrase in (*ENGLISH.rows.values(), ENGLISH.row_ends, ENGLISH.row_request, ENGLISH.row_failed):
+    known = {"call", "leader", "tool", "code", "detail", "state", "number", "count", "request", "seconds"}
+    for phrase in (
+        *ENGLISH.rows.values(),
+        ENGLISH.row_ends,
+        ENGLISH.row_request,
+        ENGLISH.row_failed,
+        ENGLISH.row_again,
+    ):
         assert {name for _, name, _, _ in string.Formatter().parse(phrase) if name} <= known
 
 
