@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from threading import Condition
@@ -44,14 +45,15 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in time of one clock."""
+    """A point in time of one clock, or earlier where what it is for is `over`."""
 
     clock: Clock
     at_s: float
+    over: Callable[[], bool] = lambda: False
 
     def left_s(self) -> float:
         """Seconds left, never below zero."""
-        return max(0.0, self.at_s - self.clock.steady_s())
+        return 0.0 if self.over() else max(0.0, self.at_s - self.clock.steady_s())
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def ask_model(agent: "Agent", run: RunState, on_delta: OnDelta | None) -> None:
         )
     )
     started = agent.now()
-    deadline = Deadline(agent.clock, started + limits.run_s - run.elapsed_s(started))
+    # A run that is stopped waits for nothing more: the connection is closed at the next byte.
+    deadline = Deadline(agent.clock, started + limits.run_s - run.elapsed_s(started), lambda: run.ended)
     try:
         reply = agent.model.reply(messages, tools, deadline, only_while(run, on_delta))
     except ModelError as error:

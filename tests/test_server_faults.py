@@ -952,6 +952,18 @@ def gaps_s(one: Stage) -> list[float]:
     return [later - earlier for earlier, later in pairwise(asked)]
 
 
+@pytest.mark.parametrize("stage", [True], ids=["sse"], indirect=True)
+def test_a_stop_hangs_up_on_a_model_that_goes_on(stage: Open) -> None:
+    one = stage()
+    started_s = time.monotonic()
+    begin = events([{"choices": [{"index": 0, "delta": {"content": "Once"}}]}], done=False)
+    one.endpoint.script(chunked([begin, *[b": ping\n\n"] * 100], pause_s=0.05))
+    run = one.agent.ask("tell", lambda _: one.agent.stop())
+    assert cancelled(run, "cancelled")
+    assert time.monotonic() - started_s < 2.0
+    assert one.next_turn() == []
+
+
 def test_every_case_of_the_protocol_has_its_outcome() -> None:
     assert OURS.keys() == {case["id"] for case in PROTOCOL["cases"]}
     assert {case["expect"]["error_class"] for case in PROTOCOL["cases"]} <= ERROR_CLASSES.keys()

@@ -70,6 +70,7 @@ class Words:
     bad_json: str
     edit: str
     reason: str
+    thought: str
     answer: str
     stream: str
     refusal: str
@@ -84,9 +85,10 @@ PLAIN = Words(
     tool="frobnicate",
     arguments='{"x": "y"}',
     path="nothing.txt",
-    bad_json='{"path": nothing}',
+    bad_json='{"path": nothing',
     edit="an edit\u200b " * 50,
     reason="a reason",
+    thought="A thought.",
     answer="An answer.",
     stream="A stream.",
     refusal="I refuse.",
@@ -109,6 +111,7 @@ def hostile(trap: Trap) -> Words:
         bad_json=f'{{"path": {everything(trap.url("j"))} "\\ud800"',
         edit=f"{brief('e')} {BAD_EDIT}{LONG_WORD[:400]}",
         reason=f"{brief('r')} {HIDDEN} {'W' * 100}",
+        thought=f"{everything(trap.url('thought'))} {HIDDEN} {LONG_WORD}",
         answer=everything(trap.url("answer")),
         stream=f"{pictures(trap.url('stream'))}\n\n{LONG_WORD}\n\n<img src={trap.url('s')}>",
         refusal=f"{everything(trap.url('refusal'))} {LONG_WORD}",
@@ -152,7 +155,7 @@ class Journey:
         second = wants(
             call("call-e", "list_notes", {}), call("call-f", "write_note", {"text": f"2 {words.note}"})
         )
-        self.say(words.person, first, second, says(f"{words.answer}\n\n{END}"))
+        self.say(words.person, first, second, says(f"<think>{words.thought}</think>{words.answer}\n\n{END}"))
         self.waits_for_me()
         for view in VIEWS:
             self.view(f"card, {view}", view)
@@ -169,6 +172,7 @@ class Journey:
         self.page.get_by_label("Reason for a denial").fill(words.reason)
         self.visitor.button("Deny").click()
         self.ended(END)
+        self.page.locator(".gl-thought summary").last.click()
         for view in ("Sequence", "Ledger", "Gates"):
             self.view(f"answer, {view}", view)
 

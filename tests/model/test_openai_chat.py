@@ -726,6 +726,18 @@ def test_silence_is_cut_within_a_second_of_the_deadline(
     assert time.monotonic() - started < 2.5
 
 
+def test_who_is_stopped_hangs_up(server: Loopback, client: openai.OpenAI):
+    """At the next byte, whatever it is: a server that writes on would keep others waiting."""
+    stopped = Event()
+    clock = SystemClock()
+    started_s = clock.steady_s()
+    deadline = Deadline(clock, started_s + 60.0, stopped.is_set)
+    server.script(chunked([CHUNK, *[b": ping\n\n"] * 100], pause_s=0.05))
+    with pytest.raises(ModelError):
+        OpenAIChat(client, "m", stream=True).reply(MESSAGES, [], deadline, lambda _: stopped.set())
+    assert clock.steady_s() - started_s < 2.0
+
+
 def test_silence_after_done_is_not_waited_for(server: Loopback, client: openai.OpenAI, soon: Deadline):
     answer = chunked([STREAM])
     server.script(Answer(list(answer.pieces)[:-1], hold=True))

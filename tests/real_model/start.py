@@ -8,7 +8,8 @@ from threading import Event
 from typing import Any
 
 CONTEXT_TOKENS = 4096
-MAX_NEW_TOKENS = 120
+MAX_NEW_TOKENS = 60
+CACHE_MIB = 100
 
 
 def main(port: int) -> None:
@@ -22,7 +23,10 @@ def main(port: int) -> None:
     # The model's own template leaves tools out. This one shows them, with an example of each call.
     params.chat_template = (Path(__file__).parent / "template.jinja").read_text(encoding="utf-8")
     params.use_jinja = True
+    # It thinks only where a request says so.
+    params.enable_reasoning = 0
     params.n_ctx, params.n_predict, params.n_parallel = CONTEXT_TOKENS, MAX_NEW_TOKENS, 1
+    params.cache_ram_mib = CACHE_MIB
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     running = server.Server(params)
     Event().wait()
