@@ -1,7 +1,8 @@
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 
 import openai
@@ -9,19 +10,33 @@ import pytest
 
 from agent import Limits
 from agent.audit import AuditLog
+from agent.limits import Clock
 from tests.endpoints.desk import KEY, Desk, MakeDesk
-from tests.endpoints.server import AIMOCK_SCRIPT, Aimock, Endpoint, Llmock, free_port, llmock_with, running
+from tests.endpoints.server import Aimock, Endpoint, Llmock, aimock_with, llmock_with
 from tests.support import require
 
 
+@pytest.fixture(scope="session")
+def client_of() -> Iterator[Callable[[str], openai.OpenAI]]:
+    """One client for each server, because a client is slow to make; no run may close or spoil it."""
+    with ExitStack() as clients:
+
+        @cache
+        def client(url: str) -> openai.OpenAI:
+            return clients.enter_context(openai.OpenAI(base_url=url, api_key=KEY))
+
+        yield client
+
+
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
+def make_desk(tmp_path: Path, client_of: Callable[[str], openai.OpenAI]) -> Iterator[MakeDesk]:
     with ExitStack() as open_things:
 
-        def make(endpoint: Endpoint, stream: bool, limits: Limits | None = None) -> Desk:
-            client = open_things.enter_context(openai.OpenAI(base_url=endpoint.base_url, api_key=KEY))
+        def make(
+            endpoint: Endpoint, stream: bool, limits: Limits | None = None, clock: Clock | None = None
+        ) -> Desk:
             audit = open_things.enter_context(closing(AuditLog(tmp_path / "audit.jsonl")))
-            return Desk(client, stream, audit, limits)
+            return Desk(client_of(endpoint.base_url), stream, audit, limits, clock)
 
         yield make
 
@@ -39,12 +54,15 @@ def aimock_command() -> list[str]:
 
 @pytest.fixture(scope="session")
 def aimock(aimock_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
-    port = free_port()
-    command = [*aimock_command, "--port", str(port), "--fixtures", str(AIMOCK_SCRIPT)]
-    command += ["--strict", "--validate-on-load", "--chunk-size", "5", "--log-level", "warn"]
-    environ = {**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}
-    with running(command, port, tmp_path_factory.mktemp("aimock") / "log", environ):
-        yield Aimock(port)
+    with aimock_with(aimock_command, tmp_path_factory.mktemp("aimock")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def scripted(aimock_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
+    """An aimock of its own for tests that put other fixtures on."""
+    with aimock_with(aimock_command, tmp_path_factory.mktemp("scripted")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -2,24 +2,47 @@
 
 import json
 from collections.abc import Callable
+from threading import Condition
 from typing import Any
 
 import openai
 
 from agent import Agent, Limits, Run
 from agent.audit import AuditLog
+from agent.limits import Clock, SystemClock
 from agent.model.openai_chat import OpenAIChat
-from agent.record import RequestFailed, RequestSent
+from agent.record import ReplyReceived, RequestFailed, RequestSent
 from agent.transcript import check_pairing
 from tests.support import SUM, Counter, make_tool
 
 KEY = "sk-endpoint-CANARY-123"
+HURRY = 20.0
+
+
+class HurriedClock(SystemClock):
+    """The machine's clock; a wait that nobody ends takes a twentieth of its time, and counts as the whole."""
+
+    skipped_s = 0.0
+
+    def steady_s(self) -> float:
+        return super().steady_s() + self.skipped_s
+
+    def wait(self, condition: Condition, timeout_s: float) -> None:
+        if not condition.wait(timeout_s / HURRY):
+            self.skipped_s += timeout_s - timeout_s / HURRY
 
 
 class Desk:
     """An agent on a server that nobody here wrote; audited, on the machine's clock."""
 
-    def __init__(self, client: openai.OpenAI, stream: bool, audit: AuditLog, limits: Limits | None) -> None:
+    def __init__(
+        self,
+        client: openai.OpenAI,
+        stream: bool,
+        audit: AuditLog,
+        limits: Limits | None,
+        clock: Clock | None,
+    ) -> None:
         self.note = Counter(lambda arguments: {"saved": arguments["text"]})
         self.on_look: Callable[[], object] = lambda: None
         self.look = Counter(self._look)
@@ -35,6 +58,7 @@ class Desk:
             owner_id="o-1",
             audit=audit,
             limits=limits,
+            clock=clock,
             jitter=lambda: 0.0,
         )
 
@@ -69,6 +93,15 @@ class Desk:
     def failures(self) -> list[str]:
         return [event.code for event in self.agent.events if isinstance(event, RequestFailed)]
 
+    def replies(self) -> list[str | None]:
+        """What became of each request: None where a reply came, else the code of its failure."""
+        events = (event for event in self.agent.events if isinstance(event, RequestFailed | ReplyReceived))
+        return [event.code if isinstance(event, RequestFailed) else None for event in events]
+
+    def waits(self) -> list[float | None]:
+        """The wait before each request that was sent again; None where it was not."""
+        return [event.retry_in_s for event in self.agent.events if isinstance(event, RequestFailed)]
+
     def sentences(self) -> list[str]:
         return [event.message for event in self.agent.events if isinstance(event, RequestFailed)]
 
@@ -77,4 +110,4 @@ class Desk:
 
 
 MakeDesk = Callable[..., Desk]
-"""Makes a desk of an endpoint, whether to stream, and limits."""
+"""Makes a desk of an endpoint, whether to stream, limits, and a clock."""

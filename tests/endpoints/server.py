@@ -64,9 +64,20 @@ class Aimock(Endpoint):
     def calm_down(self) -> None:
         self.control("DELETE", "/__aimock/chaos")
 
+    def script(self, *fixtures: Mapping[str, Any]) -> None:
+        """Put these fixtures on in place of all others."""
+        self.control("DELETE", "/__aimock/fixtures")
+        self.control("POST", "/__aimock/fixtures", {"fixtures": list(fixtures)})
+
     def bodies(self) -> list[dict[str, Any]]:
-        entries = self.control("GET", "/__aimock/journal?path=/v1/chat/completions")
-        return [entry["body"] for entry in entries]
+        return [entry["body"] for entry in self._journal()]
+
+    def faults(self) -> list[str | None]:
+        """The chaos that struck each request, in order."""
+        return [entry["response"].get("chaosAction") for entry in self._journal()]
+
+    def _journal(self) -> list[dict[str, Any]]:
+        return self.control("GET", "/__aimock/journal?path=/v1/chat/completions")
 
 
 class Llmock(Endpoint):
@@ -93,8 +104,15 @@ class Llmock(Endpoint):
         return {one["code"] for one in self.control("GET", "/_llmock/verdict")["findings"]}
 
     def bodies(self) -> list[dict[str, Any]]:
-        records = self.control("GET", "/_llmock/requests")["requests"]
-        return [record["body"] for record in records]
+        return [record["body"] for record in self._records()]
+
+    def faults(self) -> list[str | None]:
+        """The fault that struck each request, in order, without the chunk that it struck."""
+        faults = [record["fault"] for record in self._records()]
+        return [fault and fault.partition("@")[0] for fault in faults]
+
+    def _records(self) -> list[dict[str, Any]]:
+        return self.control("GET", "/_llmock/requests")["requests"]
 
 
 def free_port() -> int:
@@ -116,6 +134,16 @@ def running(
             yield process
         finally:
             _end(process)
+
+
+@contextmanager
+def aimock_with(cli: Sequence[str], folder: Path) -> Generator[Aimock]:
+    """Run aimock with its script; its log goes into the folder."""
+    port = free_port()
+    command = [*cli, "--port", str(port), "--fixtures", str(AIMOCK_SCRIPT)]
+    command += ["--strict", "--validate-on-load", "--chunk-size", "5", "--log-level", "warn"]
+    with running(command, port, folder / "log", {**os.environ, "AIMOCK_STRICT_TURN_INDEX": "1"}):
+        yield Aimock(port)
 
 
 @contextmanager
