@@ -41,6 +41,7 @@ pytestmark = pytest.mark.real_model
 
 LIMITS = Limits(run_s=90.0, max_requests=3)
 LOAD_S = 60.0
+POLL_S = 0.05
 AT_ONCE_S = 0.5
 # Ends that a sound server gives no cause for.
 NOT_HERE = ("internal_error", "provider_protocol", "provider_error", "provider_timeout", "run_timeout")
@@ -160,7 +161,7 @@ def wait_until_loaded(port: int) -> None:
     until = time.monotonic() + LOAD_S
     while not is_loaded(port):
         assert time.monotonic() < until, "The model is not loaded."
-        time.sleep(0.1)
+        Flag().wait(POLL_S)
 
 
 def is_loaded(port: int) -> bool:
@@ -202,7 +203,7 @@ def wait_for_the_request(desk: Desk) -> None:
     until = time.monotonic() + LIMITS.run_s
     while not desk.requests:
         assert time.monotonic() < until
-        time.sleep(0.01)
+        Flag().wait(POLL_S)
 
 
 # --- without tools: what the server holds the model to is the same each time ---
