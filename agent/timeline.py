@@ -114,7 +114,7 @@ def _rows(event: Event) -> Iterator[Row]:
 def _of_reply(event: record.ReplyReceived) -> Iterator[Row]:
     """What the model said, what it asked for, and how its reply deviated from the protocol."""
     if event.reasoning:
-        yield Row(event, "thinks", "model", "model", detail=event.reasoning)
+        yield Row(event, "thinks", "model", "program", detail=event.reasoning)
     said = event.refusal or event.text or ""
     if said or not event.calls:
         yield Row(event, "says", "model", "program", detail=said, code=event.finish_reason)

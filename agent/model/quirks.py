@@ -33,7 +33,7 @@ class Quirk(StrEnum):
     USAGE_MISSING = "usage was missing"
     USAGE_UNREADABLE = "usage could not be read"
     VENDOR_DROPPED = "vendor fields that are too large, too deep or not finite were dropped"
-    VENDOR_FIELDS = "vendor fields are sent back and kept nowhere else"
+    VENDOR_FIELDS = "vendor fields, such as reasoning, are sent back only with tool calls and kept nowhere"
     THINKING_IN_TEXT = "reasoning came inside the text and is shown apart from it"
     REASONING_CUT = "the reasoning was too long to be shown whole"
     SURROGATE = "lone surrogates were replaced"

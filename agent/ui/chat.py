@@ -71,7 +71,7 @@ def _outcome(run: RunState, events: Sequence[Event], t: Texts) -> str:
     deeds = ledger(events)
     marks = numbered(events)
     if any(map(protocol.concerns_a_person, deeds)):
-        told = protocol.ledger(run.answer, deeds, 0, marks, t)
+        told = protocol.ledger(run.answer or _last_words(events), deeds, 0, marks, t)
     else:
         told = protocol.did(deeds, marks, t)
     if run.end_code is None:
@@ -83,6 +83,12 @@ def _outcome(run: RunState, events: Sequence[Event], t: Texts) -> str:
         f'<span class="gl-code">{escape(run.end_code)}</span> {escape(sentence)}'
         f'<div class="gl-quiet">{escape(visible(cause))}</div></div>{told}'
     )
+
+
+def _last_words(events: Sequence[Event]) -> str | None:
+    """What the model said last, in a run that ended without an answer."""
+    words = [row.detail for row in rows(events) if row.kind == "says" and row.detail]
+    return words[-1] if words else None
 
 
 def _draw_words(text: str, t: Texts) -> None:

@@ -167,6 +167,7 @@ def _reply(event: Event) -> dict[str, Any]:
     ]
     usage = event.usage
     return {
+        **({"reasoning": event.reasoning} if event.reasoning else {}),
         "content": event.text,
         **({"tool_calls": calls} if calls else {}),
         **({"refusal": event.refusal} if event.refusal else {}),

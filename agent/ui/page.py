@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from agent.record import RunRetried
 from agent.ui import card, chat, inspector
 from agent.ui.inspector import Choice
 from agent.ui.services import services
@@ -92,7 +93,9 @@ def _session() -> Session:
 
 def _place_of_latest(session: Session, odd: DeltaGenerator, even: DeltaGenerator) -> DeltaGenerator:
     """Where the latest run is drawn, in turn: what is drawn over keeps its rest until the script ends."""
-    place, other = (odd, even) if len(session.agent.runs) % 2 else (even, odd)
+    events = session.agent.run.events if session.agent.run else []
+    begun = len(session.agent.runs) + sum(isinstance(event, RunRetried) for event in events)
+    place, other = (odd, even) if begun % 2 else (even, odd)
     other.empty()
     return place
 
@@ -114,10 +117,15 @@ def _draw_notice(session: Session, place: DeltaGenerator, t: Texts) -> None:
 
 def _draw_retry(session: Session, place: DeltaGenerator, t: Texts) -> None:
     """Where the model's server failed, the way to ask it once more."""
-    if session.agent.can_retry and not session.working:
-        place.button(
-            t.retry, key="retry", icon=":material/replay:", help=t.retry_hint, on_click=session.retry
-        )
+    run = session.agent.state.run
+    if session.working or run is None or not run.can_retry:
+        place.empty()
+    elif not session.agent.can_retry:
+        place.caption(t.retry_spent)
+    else:
+        with place.container(horizontal=True, vertical_alignment="center", key="retrying"):
+            st.button(t.retry, key="retry", icon=":material/replay:", on_click=session.retry)
+            st.caption(t.retry_hint)
 
 
 def _told(notice: Notice, t: Texts) -> str:

@@ -18,7 +18,7 @@ from agent.words import ENDS
 LANES: tuple[Lane, ...] = ("you", "program", "model", "tools")
 WAY = (State.RECEIVED, State.PLANNING, State.WAITING_APPROVAL, State.WAITING_TOOL, State.OBSERVING)
 ENDINGS = (State.COMPLETED, State.FAILED, State.CANCELLED)
-ASKED_BY_MODEL = ("asks", "says", "request_failed")
+ASKED_BY_MODEL = ("thinks", "asks", "says", "request_failed")
 ASKED_A_PERSON = ("denied", "denied_earlier", "expired", "superseded")
 COLOURS = 8
 MAX_WORDS = 280

@@ -1,5 +1,7 @@
 """A question from the first click to its end, in a real browser."""
 
+from threading import Event
+
 from playwright.sync_api import Browser, expect
 
 from tests.browser.visits import Talks, Visitor, visiting
@@ -30,16 +32,24 @@ def test_a_denial_is_told_with_its_reason(visitor: Visitor) -> None:
 def test_a_failed_request_is_sent_again_and_nothing_else(
     browser: Browser, real_site: Served, talks: Talks
 ) -> None:
-    replies = iter([DOWN, says("Noted, at last.")])
-    talks.plan["remember the door"] = [
-        wants(call("w", "write_note", {"text": "the door"})),
-        lambda: next(replies),
-    ]
+    until = Event()
+    attempts: list[int] = []
+
+    def reply() -> Completion:
+        attempts.append(len(attempts))
+        assert attempts == [0] or until.wait(10)
+        return DOWN if attempts == [0] else says("Noted, at last.")
+
+    talks.plan["remember the door"] = [wants(call("w", "write_note", {"text": "the door"})), reply]
     with visiting(browser, real_site) as visitor:
         visitor.write("remember the door")
         visitor.button("Approve").click()
         expect(visitor.page.get_by_text("no such luck").first).to_be_visible()
         visitor.button("Retry").click()
+        expect(visitor.page.get_by_text("Waiting for the model")).to_be_visible()
+        expect(visitor.button("Retry")).to_have_count(0)
+        expect(visitor.page.locator(".gl-ended")).to_have_count(0)
+        until.set()
         expect(visitor.page.get_by_text("Noted, at last.").first).to_be_visible()
         expect(visitor.page.get_by_text("ran once")).to_have_count(1)
         expect(visitor.button("Retry")).to_have_count(0)

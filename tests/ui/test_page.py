@@ -537,6 +537,24 @@ def test_after_a_failure_only_the_request_is_sent_again() -> None:
     model.assert_finished()
 
 
+def test_where_nothing_is_left_to_spend_that_is_said() -> None:
+    visit = Visit(model=Scripted([ModelError("provider_error", "Down.")] * 7))
+    visit.ask("go")
+    for _ in range(6):
+        assert ENGLISH.retry_hint in visit.words
+        visit.click(ENGLISH.retry)
+    assert not visit.offers(ENGLISH.retry)
+    assert ENGLISH.retry_spent in visit.words
+
+
+def test_what_was_said_before_a_failure_stands_in_the_ledger() -> None:
+    asking = asks(call("w", "write_note", {"text": "A"}), text="I will note that.")
+    visit = Visit(model=Scripted([asking, ModelError("provider_error", "Down.")]))
+    visit.ask("go")
+    visit.click(ENGLISH.approve)
+    assert "“I will note that.”" in visit.words
+
+
 def test_an_end_that_no_request_would_change_offers_none(visit: Visit) -> None:
     visit.ask("add 1 and 2, add 1 and 2, add 1 and 2")
     assert not visit.offers(ENGLISH.retry)
